@@ -1,0 +1,52 @@
+# Bare `make` prints this help, read from the comments behind the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+
+##@ Start here
+.PHONY: demo
+demo: setup ## export, serve, classify and load-test EfficientNet-Lite0 with the real parts
+	@$(PY) examples/demo.py
+
+.PHONY: test
+test: setup lint ## lint, types and all tests that need no GPU
+	@$(PY) -m pytest
+
+##@ Development
+.PHONY: setup
+setup: ## make .venv with everything pinned in constraints.txt
+	@.ci/setup.sh
+
+.PHONY: lint
+lint: setup ## ruff, mypy strict, import layers
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports --no-cache > /dev/null || .venv/bin/lint-imports --no-cache
+
+.PHONY: format
+format: setup ## rewrite the Python files in the project's style
+	@$(PY) -m ruff check --fix --quiet . || true
+	@$(PY) -m ruff format .
+
+.PHONY: test-fast
+test-fast: setup ## only the tests that are not marked slow
+	@$(PY) -m pytest -m "not slow"
+
+.PHONY: test-gpu
+test-gpu: setup ## the tests that need an NVIDIA GPU; a skip is a failure
+	@TRITONSTACK_REQUIRE_GPU=1 $(PY) -m pytest -m gpu
+
+##@ Measure
+.PHONY: bench
+bench: setup ## the benchmarks behind the numbers in docs/benchmarks.md
+	@$(PY) benchmarks/run.py
+
+##@ Clean
+.PHONY: clean
+clean: ## remove .venv, caches and demo output (not model_repository)
+	rm -rf .venv .demo .cache .pytest_cache .mypy_cache .ruff_cache build dist
+
+.PHONY: help
+help:
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

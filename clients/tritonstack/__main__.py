@@ -1,0 +1,3 @@
+from tritonstack.command import run
+
+run()

@@ -1,0 +1,1 @@
+"""The embedded tritonserver and everything around running it."""
