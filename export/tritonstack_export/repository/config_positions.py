@@ -54,7 +54,11 @@ class ConfigPositions:
         """Keys of the map at `path` that are written more than once; protobuf silently keeps the last."""
         *parent, name = path
         node, _ = self._walk(tuple(parent))
-        keys = [entry.children["key"][0].scalar or "" for entry in node.children.get(str(name), []) if "key" in entry.children]
+        keys = [
+            entry.children["key"][0].scalar or ""
+            for entry in node.children.get(str(name), [])
+            if "key" in entry.children
+        ]
         return sorted({key for key in keys if keys.count(key) > 1})
 
     def _walk(self, path: tuple[str | int, ...]) -> tuple[_Node, int]:

@@ -152,9 +152,7 @@ def _syntax_error(error: Exception, text: str, *, path: Path | str) -> ConfigSyn
         end = LineIndex(text).position(max(0, len(text.rstrip()) - 1))
         line, column = end.line, end.column
     problem, fix = _explain(message, text)
-    return ConfigSyntaxError(
-        problem, path=path, line=line, column=column or 1, offending=_line_of(text, line), fix=fix
-    )
+    return ConfigSyntaxError(problem, path=path, line=line, column=column or 1, offending=_line_of(text, line), fix=fix)
 
 
 def _position_of(error: Exception, message: str) -> tuple[int | None, int | None]:

@@ -99,7 +99,9 @@ def _token_at(text: str, offset: int) -> Token:
     if char in "\"'":
         string = _STRING.match(text, offset)
         if string is None:
-            raise TokenProblem("the string has no closing quote on its line", offset=offset, fix=f"close it with {char}")
+            raise TokenProblem(
+                "the string has no closing quote on its line", offset=offset, fix=f"close it with {char}"
+            )
         return Token("string", string.group(), offset)
     word = _WORD.match(text, offset)
     if word:

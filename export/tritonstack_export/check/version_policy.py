@@ -1,0 +1,44 @@
+"""Which versions a policy serves."""
+
+from __future__ import annotations
+
+from tritonstack_export.check.model_entry import ModelEntry
+
+
+def resolve_served_versions(entry: ModelEntry) -> None:
+    """Set `entry.served` from the version policy; report a policy that serves nothing or asks for what is absent."""
+    config, findings = entry.config, entry.findings
+    assert config is not None
+    policy = config.version_policy
+    choice = policy.WhichOneof("policy_choice")
+    if choice == "all":
+        entry.served = entry.versions
+    elif choice == "specific":
+        asked = list(policy.specific.versions)
+        absent = [version for version in asked if version not in entry.versions]
+        at = ("version_policy", "specific", "versions")
+        if not asked:
+            findings.error(
+                "version-policy",
+                "version_policy 'specific' names no version",
+                fix=f"list some of {list(entry.versions)}, or remove version_policy to serve the latest",
+                at=at,
+            )
+        elif absent and entry.versions:
+            findings.error(
+                "version-policy",
+                f"version_policy asks for {asked}, available: {list(entry.versions)}",
+                fix="export the missing versions or name available ones",
+                at=at,
+            )
+        entry.served = tuple(version for version in entry.versions if version in asked)
+    else:
+        count = policy.latest.num_versions if choice == "latest" else 1
+        if choice == "latest" and count == 0:
+            findings.error(
+                "version-policy",
+                "version_policy serves the latest 0 versions, so none",
+                fix="set num_versions to 1 or more",
+                at=("version_policy", "latest", "num_versions"),
+            )
+        entry.served = entry.versions[-count:] if count else ()
