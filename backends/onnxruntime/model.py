@@ -1,0 +1,313 @@
+"""Python-based Triton backend `onnxruntime` for servers that lack the official C++ one.
+
+It takes the same `config.pbtxt` as the official backend: the model file is `<version>/model.onnx` (or
+`default_model_filename`), session options are the official parameter names (`intra_op_thread_count`,
+`inter_op_thread_count`, `execution_mode`, `enable_mem_arena`, `enable_mem_pattern`, `session.*`), graph
+optimisation is `optimization { graph { level } }`, and CUDA provider options come from
+`optimization { execution_accelerators { gpu_execution_accelerator [ { name: "cuda" } ] } }`.
+
+On a GPU instance the CUDA provider is used when this onnxruntime has it, and tensors are bound to the device
+(I/O binding): inputs that arrive on the GPU are read where they lie. With the parameter `gpu_outputs: "1"` outputs
+stay on the GPU too, for the next step of an ensemble. What really runs is written to the log in one line.
+
+`python_site` (a parameter, or the variable TRITONSTACK_ONNXRUNTIME_SITE) names a folder searched first for the
+onnxruntime package, since the interpreter's own site-packages may hold a build without CUDA.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb  # provided by the stub process
+
+# Graph optimisation levels of the official backend: -1 basic, 1 extended, 2 none, anything else all.
+_GRAPH_LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
+
+# ONNX element type names as onnxruntime prints them, for binding device buffers of a known type.
+_ELEMENT_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(int8)": np.int8,
+    "tensor(int16)": np.int16,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(uint8)": np.uint8,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint64)": np.uint64,
+    "tensor(bool)": np.bool_,
+}
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """What the config asks of one onnxruntime session; 0 threads means onnxruntime's own default."""
+
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+    parallel: bool = False
+    mem_arena: bool = True
+    mem_pattern: bool = True
+    graph_level: str = "ORT_ENABLE_ALL"
+    entries: tuple[tuple[str, str], ...] = ()
+    cuda_options: tuple[tuple[str, str], ...] = ()
+    gpu_outputs: bool = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> SessionSettings:
+        """Read a model config (the JSON form Triton hands over). Raises ValueError naming the bad parameter."""
+        parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        optimization = config.get("optimization", {})
+        level = int(optimization.get("graph", {}).get("level", 0))
+        accelerators = optimization.get("execution_accelerators", {}).get("gpu_execution_accelerator", [])
+        cuda = [a.get("parameters", {}) for a in accelerators if a.get("name") == "cuda"]
+        return cls(
+            intra_op_threads=_whole(parameters, "intra_op_thread_count", 0),
+            inter_op_threads=_whole(parameters, "inter_op_thread_count", 0),
+            parallel=_whole(parameters, "execution_mode", 0, most=1) == 1,
+            mem_arena=_whole(parameters, "enable_mem_arena", 1, most=1) == 1,
+            mem_pattern=_whole(parameters, "enable_mem_pattern", 1, most=1) == 1,
+            graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
+            entries=tuple(sorted((k, v) for k, v in parameters.items() if k.startswith("session."))),
+            cuda_options=tuple(sorted((str(k), str(v)) for options in cuda for k, v in options.items())),
+            gpu_outputs=_whole(parameters, "gpu_outputs", 0, most=1) == 1,
+        )
+
+
+def _whole(parameters: Mapping[str, str], name: str, default: int, *, most: int | None = None) -> int:
+    text = parameters.get(name)
+    if text is None:
+        return default
+    if not text.strip().isdigit() or (most is not None and int(text) > most):
+        allowed = "a whole number of at least 0" if most is None else f"a whole number from 0 to {most}"
+        raise ValueError(f"parameter {name!r} is {text!r}; expected {allowed}")
+    return int(text)
+
+
+def _import_onnxruntime(site: str | None) -> Any:
+    if site:
+        if not Path(site).is_dir():
+            raise ValueError(f"python_site {site!r} is not a folder")
+        sys.path.insert(0, site)
+    return importlib.import_module("onnxruntime")
+
+
+class TritonPythonModel:
+    """One model instance: one onnxruntime session."""
+
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+        """Leave the config as it was written: the exporter states it in full."""
+        return auto_complete_model_config
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Open the session. Raises with the reason; Triton then reports the model as unavailable."""
+        config = json.loads(args["model_config"])
+        name = args["model_name"]
+        settings = SessionSettings.from_config(config)
+        site = config.get("parameters", {}).get("python_site", {}).get("string_value")
+        ort = _import_onnxruntime(site or os.environ.get("TRITONSTACK_ONNXRUNTIME_SITE"))
+
+        self._batching = int(config.get("max_batch_size", 0)) > 0
+        self._strings = {t["name"] for t in config["input"] if t["data_type"] == "TYPE_STRING"}
+        # Per-item scalars: dims [1] on the wire, a tensor without that axis in the model (reshape { shape: [ ] }).
+        self._input_shapes = {t["name"]: t["reshape"]["shape"] for t in config["input"] if "reshape" in t}
+        self._output_shapes = {t["name"]: t["dims"] for t in config["output"] if "reshape" in t}
+        self._outputs = [t["name"] for t in config["output"]]
+
+        wants_gpu = args["model_instance_kind"] == "GPU"
+        self._device_id = int(args["model_instance_device_id"]) if wants_gpu else 0
+        if wants_gpu and hasattr(ort, "preload_dlls"):
+            ort.preload_dlls()
+        self._cuda = wants_gpu and "CUDAExecutionProvider" in ort.get_available_providers()
+        self._gpu_outputs = self._cuda and settings.gpu_outputs
+
+        folder = Path(args["model_repository"]) / args["model_version"]
+        path = folder / _model_filename(config)
+        if not path.is_file():
+            raise ValueError(f"model file {path.name!r} is not in version folder {args['model_version']!r} of {name!r}")
+        self._session = self._open(ort, path, settings)
+        self._ort = ort
+        wanted = {i.name for i in self._session.get_inputs()}
+        if missing := wanted - {t["name"] for t in config["input"]}:
+            raise ValueError(f"model inputs {sorted(missing)} are not in the config of {name!r}")
+        if unknown := set(self._outputs) - {o.name for o in self._session.get_outputs()}:
+            raise ValueError(f"outputs {sorted(unknown)} of the config of {name!r} are not in the model")
+        providers = self._session.get_providers()
+        kind = args["model_instance_kind"]
+        pb.Logger.log_info(
+            f"tritonstack-onnxruntime model={name} version={args['model_version']} kind={kind} "
+            f"device={self._device_id} providers={','.join(providers)} onnxruntime={ort.__version__}"
+        )
+        if wants_gpu and "CUDAExecutionProvider" not in providers:
+            pb.Logger.log_warn(
+                f"tritonstack-onnxruntime model={name} runs on the CPU although its instance is on a GPU: "
+                f"onnxruntime {ort.__version__} has no usable CUDA provider"
+            )
+            self._cuda = self._gpu_outputs = False
+
+    def _open(self, ort: Any, path: Path, settings: SessionSettings) -> Any:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = settings.intra_op_threads
+        options.inter_op_num_threads = settings.inter_op_threads
+        options.execution_mode = (
+            ort.ExecutionMode.ORT_PARALLEL if settings.parallel else ort.ExecutionMode.ORT_SEQUENTIAL
+        )
+        options.enable_cpu_mem_arena = settings.mem_arena
+        options.enable_mem_pattern = settings.mem_pattern
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, settings.graph_level)
+        options.log_severity_level = 3
+        for key, value in settings.entries:
+            options.add_session_config_entry(key, value)
+        providers: list[Any] = ["CPUExecutionProvider"]
+        if self._cuda:
+            cuda = {"device_id": str(self._device_id), **dict(settings.cuda_options)}
+            providers.insert(0, ("CUDAExecutionProvider", cuda))
+        return ort.InferenceSession(str(path), options, providers=providers)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer each request; a request that fails gets its own error and never spoils its batch."""
+        responses: list[Any] = [None] * len(requests)
+        for group in self._groups(requests):
+            self._answer(group, responses)
+        return responses
+
+    def _groups(self, requests: Sequence[Any]) -> Iterable[list[tuple[int, Any, dict[str, Any]]]]:
+        """Requests that can run as one batch: same inputs, same shapes behind the batch axis."""
+        groups: dict[Any, list[tuple[int, Any, dict[str, Any]]]] = {}
+        for index, request in enumerate(requests):
+            inputs = {tensor.name(): tensor for tensor in request.inputs()}
+            key: Any = index
+            if self._batching:
+                key = tuple(sorted((n, tuple(_shape(t)[1:])) for n, t in inputs.items()))
+            groups.setdefault(key, []).append((index, request, inputs))
+        return groups.values()
+
+    def _answer(self, group: list[tuple[int, Any, dict[str, Any]]], responses: list[Any]) -> None:
+        try:
+            rows, outputs = self._run([inputs for _, _, inputs in group])
+        except Exception as error:
+            if len(group) == 1:
+                index = group[0][0]
+                responses[index] = pb.InferenceResponse(error=pb.TritonError(_reason(error)))
+            else:
+                for member in group:
+                    self._answer([member], responses)
+            return
+        start = 0
+        for (index, request, _), count in zip(group, rows, strict=True):
+            wanted = set(request.requested_output_names())
+            tensors = [
+                self._response_tensor(name, value, start, count, whole=len(group) == 1)
+                for name, value in outputs.items()
+                if name in wanted
+            ]
+            responses[index] = pb.InferenceResponse(output_tensors=tensors)
+            start += count
+
+    def _run(self, members: list[dict[str, Any]]) -> tuple[list[int], dict[str, Any]]:
+        """Run one group. Returns the rows of each member and the outputs by name ([rows, …] when batching)."""
+        feeds: dict[str, Any] = {}
+        rows = [_shape(next(iter(m.values())))[0] if self._batching and m else 1 for m in members]
+        for name in members[0]:
+            tensors = [m[name] for m in members]
+            if self._cuda and len(tensors) == 1 and not tensors[0].is_cpu():
+                feeds[name] = tensors[0]
+                continue
+            arrays = [_as_numpy(t, strings=name in self._strings) for t in tensors]
+            array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+            if name in self._input_shapes:
+                batch = [array.shape[0]] if self._batching else []
+                array = array.reshape(batch + self._input_shapes[name])
+            feeds[name] = array
+        values = self._run_bound(feeds) if self._cuda else self._session.run(self._outputs, feeds)
+        return rows, dict(zip(self._outputs, values, strict=True))
+
+    def _run_bound(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Run with I/O binding on this instance's GPU; values are numpy arrays or, with gpu_outputs, OrtValues."""
+        binding = self._session.io_binding()
+        types = {i.name: i.type for i in self._session.get_inputs()}
+        keep_alive = []
+        for name, value in feeds.items():
+            if isinstance(value, np.ndarray):
+                # The binding keeps no reference and copies when the session runs.
+                keep_alive.append(np.ascontiguousarray(value))
+                binding.bind_cpu_input(name, keep_alive[-1])
+                continue
+            ort_value = self._ort.OrtValue(
+                self._ort.capi._pybind_state.OrtValue.from_dlpack(value.to_dlpack(), types[name] == "tensor(bool)")
+            )
+            keep_alive.append(ort_value)
+            shape = _model_shape(ort_value.shape(), self._input_shapes.get(name), self._batching)
+            binding.bind_input(name, "cuda", self._device_id, _ELEMENT_TYPES[types[name]], shape, ort_value.data_ptr())
+        for name in self._outputs:
+            if self._gpu_outputs:
+                binding.bind_output(name, "cuda", self._device_id)
+            else:
+                binding.bind_output(name, "cpu")
+        self._session.run_with_iobinding(binding)
+        if self._gpu_outputs:
+            binding.synchronize_outputs()
+            return list(binding.get_outputs())
+        return list(binding.copy_outputs_to_cpu())
+
+    def _response_tensor(self, name: str, value: Any, start: int, count: int, *, whole: bool) -> Any:
+        if not isinstance(value, np.ndarray):
+            if whole and name not in self._output_shapes:
+                return pb.Tensor.from_dlpack(name, value._ortvalue.to_dlpack())
+            value = value.numpy()
+        if self._batching and not whole:
+            value = value[start : start + count]
+        if name in self._output_shapes:
+            batch = [value.shape[0]] if self._batching else []
+            value = value.reshape(batch + self._output_shapes[name])
+        return pb.Tensor(name, np.ascontiguousarray(value))
+
+    def finalize(self) -> None:
+        """Close the session."""
+        self._session = None
+
+
+def _model_filename(config: Mapping[str, Any]) -> str:
+    return str(config.get("default_model_filename") or "model.onnx")
+
+
+def _shape(tensor: Any) -> list[int]:
+    """Shape of a request tensor, on whichever device it lies."""
+    if tensor.is_cpu():
+        return list(tensor.as_numpy().shape)
+    return list(tensor.shape())
+
+
+def _model_shape(shape: Sequence[int], reshape: Sequence[int] | None, batching: bool) -> list[int]:
+    if reshape is None:
+        return list(shape)
+    return ([shape[0]] if batching else []) + list(reshape)
+
+
+def _as_numpy(tensor: Any, *, strings: bool) -> np.ndarray[Any, Any]:
+    """The tensor as an array. BYTES become str, as onnxruntime wants them; they must be UTF-8."""
+    if not tensor.is_cpu():
+        from torch.utils.dlpack import from_dlpack  # only reached with several GPU requests in one batch
+
+        return np.asarray(from_dlpack(tensor.to_dlpack()).cpu().numpy())
+    array = tensor.as_numpy()
+    if not strings:
+        return np.asarray(array)
+    flat = [item.decode("utf-8") if isinstance(item, bytes) else str(item) for item in array.ravel()]
+    return np.array(flat, dtype=object).reshape(array.shape)
+
+
+def _reason(error: Exception) -> str:
+    """The first meaningful line of an error; onnxruntime's own texts carry no stack worth showing."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

@@ -1,0 +1,402 @@
+"""One embedded tritonserver process: started, waited for, watched, stopped.
+
+The process runs in its own session, so a Ctrl-C in the terminal reaches only us; it is told to end when its owner
+dies, and what it leaves in /dev/shm is removed.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tritonstack.errors import InternalError, RepositoryError, ServerUnavailable, SetupError
+from tritonstack_deploy.embedded.installation import Installation, find_installation
+from tritonstack_deploy.embedded.log_lines import LogLine, ProvidersInUse, parse_line, parse_providers, short_reason
+from tritonstack_deploy.embedded.ports import Ports
+from tritonstack_deploy.embedded.shared_regions import new_prefix, remove_orphans, remove_regions
+from tritonstack_deploy.embedded.staging import stage_backends, stage_interpreter, stage_models
+
+# APIs that change the server or reach beyond inference; closed unless asked for.
+CONTROL_APIS = ("shared-memory", "trace", "logging")
+# Runs before tritonserver in its process: ask the kernel to end it with its owner, then become it.
+_LAUNCHER = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(1, 15)\n"  # PR_SET_PDEATHSIG, SIGTERM
+    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
+    "os.execv(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """State of one model version as the repository index tells it."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "READY"
+
+
+class EmbeddedServer:
+    """The real tritonserver on this machine, serving one repository.
+
+    `models` maps model names to their folders; left out, every folder of `repository` that holds a `config.pbtxt` is
+    served. `allow` opens control APIs by name (see CONTROL_APIS; "model-repository" also lets clients load and
+    unload models). `on_log` gets each line of the server's log, from a reader thread.
+
+    Use as a context manager, or call `start` and `stop`. `start` must run in a thread that outlives the server.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        *,
+        models: Mapping[str, Path] | None = None,
+        host: str = "127.0.0.1",
+        port_base: int = 0,
+        allow: Sequence[str] = (),
+        load_timeout_s: float = 300.0,
+        exit_timeout_s: int = 10,
+        response_cache_bytes: int = 0,
+        verbose: int = 0,
+        extra_arguments: Sequence[str] = (),
+        on_log: Callable[[LogLine], None] | None = None,
+    ) -> None:
+        self.repository = repository
+        self.host = host
+        self._models = dict(models) if models is not None else _model_folders(repository)
+        self._port_base = port_base
+        self._allow = tuple(allow)
+        self._load_timeout_s = load_timeout_s
+        self._exit_timeout_s = exit_timeout_s
+        self._cache_bytes = response_cache_bytes
+        self._verbose = verbose
+        self._extra = tuple(extra_arguments)
+        self._on_log = on_log
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._prefix = ""
+        self._secret = secrets.token_urlsafe(24)
+        self._tail: deque[LogLine] = deque(maxlen=200)
+        self._ports: Ports | None = None
+        self.providers: dict[str, ProvidersInUse] = {}
+
+    # --- addresses -------------------------------------------------------------------------------------------
+
+    @property
+    def ports(self) -> Ports:
+        """Ports in use; raises InternalError before `start`."""
+        if self._ports is None:
+            raise InternalError("the server has no ports before it is started")
+        return self._ports
+
+    @property
+    def _reach(self) -> str:
+        """The host under which this machine reaches the server."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
+        return f"[{host}]" if ":" in host else host
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{self._reach}:{self.ports.http}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"grpc://{self._reach}:{self.ports.grpc}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{self._reach}:{self.ports.metrics}/metrics"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of tritonserver, or None before `start`."""
+        return self._process.pid if self._process else None
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Start the server and wait until its models are loaded or have failed.
+
+        Raises SetupError (missing parts, port taken), RepositoryError (a model failed to load: the model's own
+        reason) or ServerUnavailable (died, or not up within `load_timeout_s`). Nothing is left running then.
+        """
+        try:
+            # A free port can be taken by somebody else between our look and the server's bind: try again.
+            attempts = 3 if self._port_base == 0 else 1
+            for attempt in range(attempts):
+                self._launch()
+                try:
+                    self._wait_until_up()
+                    break
+                except SetupError:
+                    if attempt + 1 == attempts:
+                        raise
+                    self.stop()
+            failed = [state for state in self.model_states() if not state.ready]
+            if failed:
+                raise RepositoryError(
+                    "; ".join(f"model {s.name!r} version {s.version} did not load: {s.reason}" for s in failed),
+                    next_step="mend it, or leave it out with --model",
+                )
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _launch(self) -> None:
+        installation = find_installation()
+        remove_orphans()
+        self._ports = Ports.from_base(self.host, self._port_base)
+        self._folder = tempfile.TemporaryDirectory(prefix="tritonstack-")
+        root = Path(self._folder.name)
+        backends = stage_backends(installation, root / "backends")
+        explicit = "model-repository" in self._allow
+        models = self.repository.resolve() if explicit else stage_models(self._models, root / "models")
+        self._prefix = new_prefix()
+        arguments = [
+            str(installation.server),
+            f"--model-repository={models}",
+            f"--backend-directory={backends}",
+            f"--cache-directory={installation.caches}",
+            f"--backend-config=python,shm-region-prefix-name={self._prefix}",
+            "--disable-auto-complete-config",
+            "--exit-on-error=false",
+            f"--exit-timeout-secs={self._exit_timeout_s}",
+            f"--http-address={self.host}",
+            f"--http-port={self.ports.http}",
+            f"--grpc-address={self.host}",
+            f"--grpc-port={self.ports.grpc}",
+            f"--metrics-address={self.host}",
+            f"--metrics-port={self.ports.metrics}",
+            f"--log-verbose={self._verbose}",
+        ]
+        if explicit:
+            arguments += ["--model-control-mode=explicit", *(f"--load-model={name}" for name in self._models)]
+        closed = ",".join(api for api in CONTROL_APIS if api not in self._allow)
+        if closed:
+            arguments += [
+                f"--http-restricted-api={closed}:tritonstack-control={self._secret}",
+                f"--grpc-restricted-protocol={closed}:tritonstack-control={self._secret}",
+            ]
+        if self._cache_bytes:
+            arguments.append(f"--cache-config=local,size={self._cache_bytes}")
+        arguments += self._extra
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=_environment(installation, stage_interpreter(installation, root / "python")),
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def _read_log(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for raw in process.stdout:
+            line = parse_line(raw.rstrip("\n"))
+            self._tail.append(line)
+            if found := parse_providers(line):
+                self.providers[found.model] = found
+            if self._on_log:
+                self._on_log(line)
+
+    def _wait_until_up(self) -> None:
+        """Wait for the HTTP and gRPC endpoints, which Triton opens once every model has been tried."""
+        deadline = time.monotonic() + self._load_timeout_s
+        while time.monotonic() < deadline:
+            if self.exit_code() is not None:
+                raise self._death("before it was ready")
+            try:
+                if self._get("/v2/health/live") is not None and self._endpoints_open():
+                    return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        raise ServerUnavailable(
+            f"the models were not loaded within {self._load_timeout_s:.0f} s",
+            given=f"last words of the server: {self._last_words()}",
+            next_step="raise --load-timeout",
+        )
+
+    def _endpoints_open(self) -> bool:
+        import socket
+
+        for port in (self.ports.grpc, self.ports.metrics):
+            with socket.create_connection((self._reach.strip("[]"), port), timeout=1):
+                pass
+        return True
+
+    def stop(self) -> None:
+        """Stop the server: SIGTERM, in-flight requests get `exit_timeout_s` to finish, then SIGKILL. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(self._exit_timeout_s + 10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            _kill_group(process.pid)
+            process.wait()
+            if self._reader is not None:
+                self._reader.join(timeout=5)
+            if process.stdout is not None and not (self._reader and self._reader.is_alive()):
+                process.stdout.close()
+        if self._prefix:
+            remove_regions(self._prefix)
+            self._prefix = ""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def exit_code(self) -> int | None:
+        """Exit code of a server that ended by itself (negative: killed by that signal), None while it runs."""
+        return self._process.poll() if self._process else None
+
+    def check_alive(self) -> None:
+        """Raise ServerUnavailable, saying how and with which last words, when the server died."""
+        if self.exit_code() is not None:
+            raise self._death("while serving")
+
+    def _death(self, when: str) -> SetupError | ServerUnavailable:
+        code = self.exit_code() or 0
+        if self._reader is not None:
+            self._reader.join(timeout=2)
+        words = self._last_words()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if "Address already in use" in words or "failed to start" in words.lower() and "port" in words.lower():
+            return SetupError(
+                f"tritonserver could not open its ports ({words})", next_step="choose another --port-base"
+            )
+        hint = None
+        if code == -signal.SIGSEGV:
+            hint = "Triton 2.51 can crash when clients disconnect with calls in flight; start it again"
+        elif code == -signal.SIGKILL:
+            hint = "the kernel may have killed it for memory: see the system log"
+        return ServerUnavailable(f"tritonserver ended {when} with {how}", given=f"last words: {words}", next_step=hint)
+
+    def _last_words(self) -> str:
+        errors = [line for line in self._tail if line.level in ("error", "fatal", "output") and line.message.strip()]
+        chosen = errors[-3:] or list(self._tail)[-3:]
+        return " | ".join(short_reason(line.message)[:300] for line in chosen) or "none"
+
+    # --- models ----------------------------------------------------------------------------------------------
+
+    def model_states(self) -> tuple[ModelState, ...]:
+        """Every model this server was asked to serve, by name and version, with the reason where one failed."""
+        index = self._post("/v2/repository/index")
+        states = {
+            (str(row["name"]), str(row.get("version", "-"))): ModelState(
+                str(row["name"]),
+                str(row.get("version", "-")),
+                str(row.get("state", "UNAVAILABLE")),
+                short_reason(str(row.get("reason", ""))),
+            )
+            for row in index
+            if row["name"] in self._models
+        }
+        missing = set(self._models) - {name for name, _ in states}
+        for name in missing:
+            states[name, "-"] = ModelState(name, "-", "UNAVAILABLE", self._reason_from_log(name))
+        ready = []
+        for (name, version), state in sorted(states.items()):
+            # The index lists versions that the policy did not ask for as unavailable without a reason.
+            if state.state == "UNAVAILABLE" and state.reason == "unloaded":
+                continue
+            path = f"/v2/models/{_quote(name)}/versions/{version}/ready"
+            if state.ready and self._get(path) is None:
+                state = ModelState(name, version, "UNAVAILABLE", "listed as READY but not ready for requests")
+            if not state.ready and state.reason == "no reason given":
+                state = ModelState(name, version, state.state, self._reason_from_log(name))
+            ready.append(state)
+        return tuple(ready)
+
+    def _reason_from_log(self, model: str) -> str:
+        for line in reversed(self._tail):
+            if line.level in ("error", "warning") and f"{model}" in line.message:
+                return short_reason(line.message)
+        return "no reason given"
+
+    def _get(self, path: str) -> bytes | None:
+        """Body of a GET, or None for any answer but 200."""
+        return self._request("GET", path)
+
+    def _post(self, path: str) -> Any:
+        body = self._request("POST", path)
+        return json.loads(body) if body else []
+
+    def _request(self, method: str, path: str) -> bytes | None:
+        connection = http.client.HTTPConnection(self._reach.strip("[]"), self.ports.http, timeout=10)
+        try:
+            connection.request(method, path, headers={"tritonstack-control": self._secret})
+            response = connection.getresponse()
+            body = response.read()
+            return body if response.status == 200 else None
+        finally:
+            connection.close()
+
+
+def _quote(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="")
+
+
+def _model_folders(repository: Path) -> dict[str, Path]:
+    if not repository.is_dir():
+        raise RepositoryError("the model repository is not a folder", given=str(repository))
+    return {
+        folder.name: folder
+        for folder in sorted(repository.iterdir())
+        if not folder.name.startswith(".") and (folder / "config.pbtxt").is_file()
+    }
+
+
+def _environment(installation: Installation, interpreter: Path) -> dict[str, str]:
+    environment = dict(os.environ)
+    old = environment.get("LD_LIBRARY_PATH")
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join([*map(str, installation.library_path), *([old] if old else [])])
+    # The stub asks the first python3 on PATH for its site-packages; PYTHONHOME would overrule that.
+    environment["PATH"] = os.pathsep.join([str(interpreter), environment.get("PATH", os.defpath)])
+    environment.pop("PYTHONHOME", None)
+    return environment
+
+
+def _kill_group(pid: int) -> None:
+    """End what the server left of its process group: python backend stubs."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
