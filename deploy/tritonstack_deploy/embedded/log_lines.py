@@ -13,25 +13,28 @@ _LINE = re.compile(r"^([IWEFV])(\d{4} \d{2}:\d{2}:\d{2}\.\d+) (\d+) ([\w.]+:\d+)
 _LEVELS: dict[str, Level] = {"I": "info", "W": "warning", "E": "error", "F": "fatal", "V": "verbose"}
 
 # Info lines worth showing without --verbose.
-_SHOWN_INFO = (
-    "successfully loaded",
-    "successfully unloaded",
-    "tritonstack-onnxruntime",
-    "Timeout ",
-    "Waiting for in-flight",
+_SHOWN_INFO = ("successfully loaded",)
+# While draining, Triton counts down once a second; only counts of things still going on are news.
+_DRAINING = re.compile(
+    r"^Timeout \d+: Found [1-9]\d* (model versions that have in-flight|HTTP service|.* non-inference requests)"
 )
-# Warnings that say only that there is no GPU, which the banner tells in better words.
-_QUIET_WARNINGS = (
+_UNLOADING = re.compile(r"^Timeout \d+: Found \d+ live models and 0 in-flight")
+# Warnings and errors that say only that there is no GPU, which the table of models tells in better words, and errors
+# that repeat for the whole repository what each model's own line has said.
+_QUIET = (
     "Unable to allocate pinned system memory",
     "CUDA memory pool disabled",
     "not enabling peer access",
     "failed to enable peer access",
     "Failed to initialize NVML",
+    "CudaDriverHelper has not been initialized",
     "DCGM",
     "Cannot get CPU metric",
+    "failed to load all models",
+    "error: creating server",
 )
-# Errors that repeat, for the whole repository, what each model's own line has said.
-_QUIET_ERRORS = ("Internal: failed to load all models", "CUDA_Runtime", "error: creating server")
+# What Triton prints past its log: its tables, and the name of the signal we sent.
+_TABLE_OR_SIGNAL = re.compile(r"^(\+-|\| |Signal \(\d+\) received)")
 
 _PROVIDERS = re.compile(r"tritonstack-onnxruntime model=(\S+) version=(\S+) kind=(\S+) device=(\S+) providers=(\S+)")
 
@@ -47,17 +50,19 @@ class LogLine:
     @property
     def matters(self) -> bool:
         """Whether to show the line by default."""
+        if any(text in self.message for text in _QUIET):
+            return False
         match self.level:
-            case "error" | "fatal":
-                return not any(text in self.message for text in _QUIET_ERRORS)
-            case "warning":
-                return not any(text in self.message for text in _QUIET_WARNINGS)
+            case "error" | "fatal" | "warning":
+                return True
             case "info":
+                if _DRAINING.match(self.message):
+                    return not _UNLOADING.match(self.message)
                 return any(text in self.message for text in _SHOWN_INFO)
             case "verbose":
                 return False
             case "output":
-                return bool(self.message.strip())
+                return bool(self.message.strip()) and not _TABLE_OR_SIGNAL.match(self.message)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ dies, and what it leaves in /dev/shm is removed.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -92,6 +93,7 @@ class EmbeddedServer:
         self._extra = tuple(extra_arguments)
         self._on_log = on_log
         self._process: subprocess.Popen[str] | None = None
+        self._stopping: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._prefix = ""
@@ -142,8 +144,8 @@ class EmbeddedServer:
     ) -> None:
         self.stop()
 
-    def start(self) -> Self:
-        """Start the server and wait until its models are loaded or have failed.
+    def start(self, *, cancelled: Callable[[], bool] = lambda: False) -> Self:
+        """Start the server and wait until its models are loaded or have failed, or until `cancelled` says stop.
 
         Raises SetupError (missing parts, port taken), RepositoryError (a model failed to load: the model's own
         reason) or ServerUnavailable (died, or not up within `load_timeout_s`). Nothing is left running then.
@@ -154,12 +156,14 @@ class EmbeddedServer:
             for attempt in range(attempts):
                 self._launch()
                 try:
-                    self._wait_until_up()
+                    self._wait_until_up(cancelled)
                     break
                 except SetupError:
                     if attempt + 1 == attempts:
                         raise
                     self.stop()
+            if cancelled():
+                return self
             failed = [state for state in self.model_states() if not state.ready]
             if failed:
                 raise RepositoryError(
@@ -223,8 +227,7 @@ class EmbeddedServer:
         self._reader.start()
 
     def _read_log(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for raw in process.stdout:
+        for raw in process.stdout or ():
             line = parse_line(raw.rstrip("\n"))
             self._tail.append(line)
             if found := parse_providers(line):
@@ -232,10 +235,12 @@ class EmbeddedServer:
             if self._on_log:
                 self._on_log(line)
 
-    def _wait_until_up(self) -> None:
+    def _wait_until_up(self, cancelled: Callable[[], bool]) -> None:
         """Wait for the HTTP and gRPC endpoints, which Triton opens once every model has been tried."""
         deadline = time.monotonic() + self._load_timeout_s
         while time.monotonic() < deadline:
+            if cancelled():
+                return
             if self.exit_code() is not None:
                 raise self._death("before it was ready")
             try:
@@ -261,6 +266,7 @@ class EmbeddedServer:
     def stop(self) -> None:
         """Stop the server: SIGTERM, in-flight requests get `exit_timeout_s` to finish, then SIGKILL. Idempotent."""
         process, self._process = self._process, None
+        self._stopping = process
         if process is not None:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -281,6 +287,12 @@ class EmbeddedServer:
             self._folder.cleanup()
             self._folder = None
 
+    def stop_now(self) -> None:
+        """Kill the server without waiting for requests in flight; `stop` then cleans up. Safe in a signal handler."""
+        process = self._stopping or self._process
+        if process is not None and process.poll() is None:
+            process.kill()
+
     def exit_code(self) -> int | None:
         """Exit code of a server that ended by itself (negative: killed by that signal), None while it runs."""
         return self._process.poll() if self._process else None
@@ -296,7 +308,7 @@ class EmbeddedServer:
             self._reader.join(timeout=2)
         words = self._last_words()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        if "Address already in use" in words or "failed to start" in words.lower() and "port" in words.lower():
+        if "Address already in use" in words or ("failed to start" in words.lower() and "port" in words.lower()):
             return SetupError(
                 f"tritonserver could not open its ports ({words})", next_step="choose another --port-base"
             )
@@ -396,7 +408,5 @@ def _environment(installation: Installation, interpreter: Path) -> dict[str, str
 
 def _kill_group(pid: int) -> None:
     """End what the server left of its process group: python backend stubs."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
