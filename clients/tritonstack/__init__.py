@@ -10,14 +10,62 @@ from typing import TYPE_CHECKING, Any
 from tritonstack._version import __version__
 
 if TYPE_CHECKING:
-    from tritonstack.errors import TritonstackError
+    from tritonstack.client.asynchronous import AsyncClient
+    from tritonstack.client.blocking import Client
+    from tritonstack.client.endpoint import TlsOptions
+    from tritonstack.client.flows import InferOptions
+    from tritonstack.client.model import ModelConfigView, ModelMetadata, ModelStatistics
+    from tritonstack.client.request import PreparedRequest
+    from tritonstack.client.result import InferResult
+    from tritonstack.errors import (
+        DeadlineExceeded,
+        ServerError,
+        ServerUnavailable,
+        TensorError,
+        TritonstackError,
+        UsageError,
+    )
+    from tritonstack.tensor.tensor_spec import TensorSpec
 
 _HOME = {
     # public name: module that defines it
+    "AsyncClient": "tritonstack.client.asynchronous",
+    "Client": "tritonstack.client.blocking",
+    "DeadlineExceeded": "tritonstack.errors",
+    "InferOptions": "tritonstack.client.flows",
+    "InferResult": "tritonstack.client.result",
+    "ModelConfigView": "tritonstack.client.model",
+    "ModelMetadata": "tritonstack.client.model",
+    "ModelStatistics": "tritonstack.client.model",
+    "PreparedRequest": "tritonstack.client.request",
+    "ServerError": "tritonstack.errors",
+    "ServerUnavailable": "tritonstack.errors",
+    "TensorError": "tritonstack.errors",
+    "TensorSpec": "tritonstack.tensor.tensor_spec",
+    "TlsOptions": "tritonstack.client.endpoint",
     "TritonstackError": "tritonstack.errors",
+    "UsageError": "tritonstack.errors",
 }
 
-__all__ = ["TritonstackError", "__version__"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "DeadlineExceeded",
+    "InferOptions",
+    "InferResult",
+    "ModelConfigView",
+    "ModelMetadata",
+    "ModelStatistics",
+    "PreparedRequest",
+    "ServerError",
+    "ServerUnavailable",
+    "TensorError",
+    "TensorSpec",
+    "TlsOptions",
+    "TritonstackError",
+    "UsageError",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,200 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+
+from tritonstack.client.call import Pause, Reply
+from tritonstack.client.connection import Address
+from tritonstack.client.endpoint import Endpoint, Protocol, TlsOptions
+from tritonstack.client.flows import Flow, Flows, InferOptions
+from tritonstack.client.model import ModelConfigView, ModelMetadata, ModelStatistics, RepositoryModel, ServerMetadata
+from tritonstack.client.request import PreparedRequest
+from tritonstack.client.result import InferResult
+from tritonstack.errors import DeadlineExceeded, InputError, TritonstackError
+
+if TYPE_CHECKING:
+    from tritonstack.client.grpc_sync import GrpcTransport
+    from tritonstack.client.http_sync import HttpTransport
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of one Triton server. One object serves any number of threads, and survives a fork.
+
+    `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the deadline of
+    each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to repeat:
+    everything but inference after a broken connection, inference only if no connection could be made.
+
+    Methods raise ServerUnavailable, DeadlineExceeded, ServerError, TensorError and UsageError of `tritonstack.errors`.
+    Close the client when done (or use it as a context manager): closing waits for the calls in flight, because
+    servers have crashed on clients that hang up.
+    """
+
+    def __init__(
+        self,
+        url: str = "127.0.0.1:8001",
+        *,
+        protocol: Protocol | None = None,
+        timeout_s: float = 60.0,
+        tls: TlsOptions | None = None,
+        headers: Mapping[str, str] | None = None,
+        retries: int = 2,
+    ) -> None:
+        self._address = Address(url, protocol=protocol, timeout_s=timeout_s, tls=tls, headers=headers, retries=retries)
+        self._flows = Flows(self._address.codec(), retries=retries)
+        self._reset()
+
+    def _reset(self) -> None:
+        # Locks and connections of a parent process are useless (and may be held) after a fork.
+        self._pid = os.getpid()
+        self._idle = threading.Condition()
+        self._running = 0
+        self._closed = False
+        self._transport: GrpcTransport | HttpTransport | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the server is."""
+        return self._address.endpoint
+
+    @property
+    def timeout_s(self) -> float:
+        """The deadline of each method unless it is given one, in seconds."""
+        return self._address.timeout_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Refuse new calls, wait for those in flight (each ends by its own deadline) and close the connections."""
+        if self._pid != os.getpid():
+            self._reset()
+        with self._idle:
+            self._closed = True
+            self._idle.wait_for(lambda: self._running == 0)
+            transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    def _enter(self) -> GrpcTransport | HttpTransport:
+        if self._pid != os.getpid():
+            closed = self._closed
+            self._reset()
+            self._closed = closed
+        with self._idle:
+            if self._closed:
+                raise InputError("the client is closed", next_step="make a new one")
+            if self._transport is None:
+                self._transport = self._address.transport()
+            self._running += 1
+            return self._transport
+
+    def _leave(self) -> None:
+        with self._idle:
+            self._running -= 1
+            if not self._running:
+                self._idle.notify_all()
+
+    def _run(self, flow: Flow[T], timeout_s: float | None) -> T:
+        """Drive a flow to its result within its deadline."""
+        limit = self._address.limit(timeout_s)
+        deadline = time.monotonic() + limit
+        transport = self._enter()
+        try:
+            step = next(flow)
+            while True:
+                left = deadline - time.monotonic()
+                try:
+                    if left <= 0:
+                        raise DeadlineExceeded(f"no answer from {self.endpoint} in time", given=f"{limit:.3g} s")
+                    reply: Reply | None = None
+                    if isinstance(step, Pause):
+                        time.sleep(min(step.seconds, left))
+                    else:
+                        reply = transport.send(step, left)
+                except TritonstackError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            self._leave()
+
+    def is_live(self, *, timeout_s: float | None = None) -> bool:
+        """Whether the server answers at all."""
+        return self._run(self._flows.is_live(), timeout_s)
+
+    def is_ready(self, model: str | None = None, version: str = "", *, timeout_s: float | None = None) -> bool:
+        """Whether `model` can be called; without one what the server says of itself, which is true even where it has
+        no model."""
+        return self._run(self._flows.is_ready(model, version), timeout_s)
+
+    def wait_ready(self, models: Sequence[str], timeout_s: float) -> None:
+        """Wait until every model is ready. ServerUnavailable names those that are not and the server's reason."""
+        self._run(self._flows.wait_ready(models, timeout_s), timeout_s + self.timeout_s)
+
+    def server_metadata(self, *, timeout_s: float | None = None) -> ServerMetadata:
+        """Name, version and extensions of the server."""
+        return self._run(self._flows.server_metadata(), timeout_s)
+
+    def models(self, *, timeout_s: float | None = None) -> tuple[RepositoryModel, ...]:
+        """The models in the server's repository, ready or not."""
+        return self._run(self._flows.models(), timeout_s)
+
+    def metadata(self, model: str, version: str = "", *, timeout_s: float | None = None) -> ModelMetadata:
+        """Inputs and outputs of a model, fetched once and then cached."""
+        return self._run(self._flows.metadata(model, version), timeout_s)
+
+    def config(self, model: str, version: str = "", *, timeout_s: float | None = None) -> ModelConfigView:
+        """The served configuration of a model, fetched anew each time."""
+        return self._run(self._flows.config(model, version), timeout_s)
+
+    def statistics(
+        self, model: str | None = None, version: str = "", *, timeout_s: float | None = None
+    ) -> tuple[ModelStatistics, ...]:
+        """The server's counters per model version."""
+        return self._run(self._flows.statistics(model, version), timeout_s)
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, object],
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[InferOptions],
+    ) -> InferResult:
+        """Run `model` on `inputs` (name → array, nested list or scalar); see InferOptions for the rest.
+
+        Arrays must have the model's data types and shapes, including the batch dimension; nothing is converted unless
+        `cast` is set. Blocks until the answer is there or `timeout_s` has passed.
+        """
+        return self._run(self._flows.infer(model, inputs, options), timeout_s)
+
+    def prepare(
+        self,
+        model: str,
+        inputs: Mapping[str, object],
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[InferOptions],
+    ) -> PreparedRequest:
+        """Validate and serialise a request once, to be sent many times."""
+        return self._run(self._flows.prepare(model, inputs, options), timeout_s)
+
+    def send(self, prepared: PreparedRequest, *, timeout_s: float | None = None) -> InferResult:
+        """Send a prepared request. The result is decoded only when it is looked at."""
+        return self._run(self._flows.send(prepared), timeout_s)
