@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from tritonstack.client.call import Pause, Reply
+from tritonstack.client.call import NO_REPLY, Pause
 from tritonstack.client.connection import Address
 from tritonstack.client.endpoint import Endpoint, Protocol, TlsOptions
 from tritonstack.client.flows import Flow, Flows, InferOptions
@@ -30,8 +30,8 @@ class AsyncClient:
 
     It belongs to the event loop of its first call and opens new connections when used from another.
 
-    `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the deadline of
-    each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to repeat:
+    `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the deadline
+    of each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to repeat:
     everything but inference after a broken connection, inference only if no connection could be made.
 
     Methods raise ServerUnavailable, DeadlineExceeded, ServerError, TensorError and UsageError of `tritonstack.errors`.
@@ -122,9 +122,9 @@ class AsyncClient:
                 try:
                     if left <= 0:
                         raise DeadlineExceeded(f"no answer from {self.endpoint} in time", given=f"{limit:.3g} s")
-                    reply: Reply | None = None
                     if isinstance(step, Pause):
                         await asyncio.sleep(min(step.seconds, left))
+                        reply = NO_REPLY
                     else:
                         reply = await transport.send(step, left)
                 except TritonstackError as error:

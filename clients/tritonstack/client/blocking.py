@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from tritonstack.client.call import Pause, Reply
+from tritonstack.client.call import NO_REPLY, Pause
 from tritonstack.client.connection import Address
 from tritonstack.client.endpoint import Endpoint, Protocol, TlsOptions
 from tritonstack.client.flows import Flow, Flows, InferOptions
@@ -28,8 +28,8 @@ T = TypeVar("T")
 class Client:
     """A client of one Triton server. One object serves any number of threads, and survives a fork.
 
-    `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the deadline of
-    each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to repeat:
+    `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the deadline
+    of each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to repeat:
     everything but inference after a broken connection, inference only if no connection could be made.
 
     Methods raise ServerUnavailable, DeadlineExceeded, ServerError, TensorError and UsageError of `tritonstack.errors`.
@@ -119,9 +119,9 @@ class Client:
                 try:
                     if left <= 0:
                         raise DeadlineExceeded(f"no answer from {self.endpoint} in time", given=f"{limit:.3g} s")
-                    reply: Reply | None = None
                     if isinstance(step, Pause):
                         time.sleep(min(step.seconds, left))
+                        reply = NO_REPLY
                     else:
                         reply = transport.send(step, left)
                 except TritonstackError as error:

@@ -50,8 +50,11 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+NO_REPLY = Reply(b"")
+
+
 @dataclass(frozen=True)
 class Pause:
-    """What a flow yields to wait: seconds, cut short by the deadline of the whole method."""
+    """What a flow yields to wait: seconds, cut short by the deadline of the whole method. It is sent `NO_REPLY`."""
 
     seconds: float

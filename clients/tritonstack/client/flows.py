@@ -26,7 +26,7 @@ from tritonstack.errors import (
 from tritonstack.tensor.conform import check_batch, check_names, conform, nearest
 
 T = TypeVar("T")
-Flow = Generator[Call | Pause, Reply | None, T]
+Flow = Generator[Call | Pause, Reply, T]
 Outputs = Sequence[str] | Mapping[str, int]
 
 _FIRST_RETRY_PAUSE_S = 0.1
@@ -86,7 +86,6 @@ class Flows:
                 if not left or not (call.safe or isinstance(error, ConnectFailed)):
                     raise
             else:
-                assert reply is not None
                 return reply
             yield Pause(pause)
             pause *= 2
@@ -107,7 +106,6 @@ class Flows:
             if error.code in _NOT_READY_CODES:
                 return False
             raise
-        assert reply is not None
         return self.codec.read_flag(reply)
 
     def wait_ready(self, models: Sequence[str], timeout_s: float) -> Flow[None]:

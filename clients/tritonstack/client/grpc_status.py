@@ -42,7 +42,7 @@ def target(endpoint: Endpoint) -> str:
 
 def channel_credentials(tls: TlsOptions | None) -> Any:
     """TLS credentials from PEM files; SetupError names one that cannot be read."""
-    import grpc
+    import grpc  # type: ignore[import-untyped]
 
     options = tls or TlsOptions()
     return grpc.ssl_channel_credentials(

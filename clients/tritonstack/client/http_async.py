@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import cast
 
 from tritonstack.client.call import Call, Reply
 from tritonstack.client.endpoint import Endpoint, TlsOptions
@@ -28,8 +29,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._stray = memoryview(bytearray(1024))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._stray if self._parser is None or self._parser.done else self._parser.buffer()
@@ -39,12 +39,10 @@ class _Connection(asyncio.BufferedProtocol):
             self.close()  # bytes nobody asked for
             return
         try:
-            self._parser.received(nbytes)
+            if self._parser.received(nbytes):
+                self._finish(None)
         except ServerError as error:
             self._finish(error)
-            return
-        if self._parser.done:
-            self._finish(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False
@@ -65,10 +63,9 @@ class _Connection(asyncio.BufferedProtocol):
 
     async def exchange(self, head: bytes, call: Call) -> ReplyParser:
         """Send the request and wait for its reply."""
-        assert self.transport is not None
         parser = self._parser = ReplyParser()
         self._waiter = asyncio.get_running_loop().create_future()
-        if not self.open:
+        if not self.open or self.transport is None:
             raise EOFError("closed by the server")
         if call.byte_size <= 64 * 1024:
             self.transport.write(b"".join((head, *call.body)))

@@ -77,7 +77,6 @@ class ReplyParser:
         self.headers: dict[str, str] = {}
         self.body = bytearray()
         self.keep_alive = False
-        self.started = False
         self._state = _State.HEAD
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._pending = bytearray()
@@ -95,24 +94,27 @@ class ReplyParser:
             return memoryview(self.body)[self._filled :]
         return self._scratch
 
-    def received(self, count: int) -> None:
-        """Take `count` bytes that were received into the last `buffer()`; 0 means the peer closed the connection."""
+    def received(self, count: int) -> bool:
+        """Take `count` bytes that were received into the last `buffer()` and tell whether the reply is done.
+
+        0 means that the peer closed the connection: EOFError unless that is how the reply ends.
+        """
         if count == 0:
             if self._state is not _State.UNTIL_CLOSE:
                 raise EOFError
             self._state = _State.DONE
-            return
-        self.started = True
+            return True
         if self._state is _State.SIZED:
             self._filled += count
             if self._filled == len(self.body):
                 self._state = _State.DONE
-            return
+            return self.done
         self._pending += self._scratch[:count]
         while self._step():
             pass
         if self._state is _State.DONE and self._pending:
             self.keep_alive = False
+        return self.done
 
     def reply(self) -> Reply:
         """The finished reply."""

@@ -58,7 +58,8 @@ def read_repository_index(message: Message) -> tuple[RepositoryModel, ...]:
 
 
 def read_model_metadata(message: Message, config: ModelConfigView | None) -> ModelMetadata:
-    """Metadata of a model, completed by its config; without one (a server that is not Triton) it counts as unbatched."""
+    """Metadata of a model, completed by its config; without one (a server that is not Triton) it counts as
+    unbatched."""
     optional = config.optional_inputs if config else ()
     return ModelMetadata(
         name=message.name,

@@ -12,7 +12,21 @@ from tritonstack.tensor.conform import WireTensor
 Parameter = bool | int | float | str
 
 _RESERVED = frozenset(
-    ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "binary_data", "binary_data_size", "classification", "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size", "headers"]
+    {
+        "sequence_id",
+        "sequence_start",
+        "sequence_end",
+        "priority",
+        "timeout",
+        "binary_data_output",
+        "binary_data",
+        "binary_data_size",
+        "classification",
+        "shared_memory_region",
+        "shared_memory_offset",
+        "shared_memory_byte_size",
+        "headers",
+    }
 )
 
 
