@@ -19,7 +19,6 @@ def main(argv: list[str]) -> int:
     """Run the command; the exit code is 0 without errors, 1 with errors."""
     arguments = _parser().parse_args(argv)
     from tritonstack.terminal import print_json
-
     from tritonstack_export.check.report_text import report_text
     from tritonstack_export.check.repository_check import check_repository
 

@@ -37,7 +37,7 @@ def find_models(root: Path, *, findings: FindingList) -> list[ModelEntry]:
     configmap: list[str] = []
     targets: defaultdict[str, list[str]] = defaultdict(list)
     try:
-        names = sorted(os.listdir(root))
+        names = sorted(child.name for child in root.iterdir())
     except OSError as error:
         findings.error("unreadable", f"cannot list the repository: {error.strerror}", fix="check its permissions")
         return []
@@ -130,7 +130,7 @@ def resolve_link(path: Path, *, real_root: Path, findings: FindingList) -> os.st
 
 def _link_target(path: Path) -> str:
     try:
-        return os.readlink(path)
+        return str(path.readlink())
     except OSError:
         return "?"
 
@@ -167,7 +167,7 @@ def _check_name(name: str, findings: FindingList) -> None:
 def _find_versions(entry: ModelEntry, *, real_root: Path) -> None:
     findings = entry.findings
     try:
-        names = sorted(os.listdir(entry.path))
+        names = sorted(child.name for child in entry.path.iterdir())
     except OSError as error:
         findings.error("unreadable", f"cannot list the model folder: {error.strerror}", fix="check its permissions")
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tritonstack_export.check.finding import printable
 from tritonstack_export.check.model_entry import ModelEntry
 from tritonstack_export.check.nearest import did_you_mean
+from tritonstack_export.repository.config_text import ModelConfig
 
 # Backend -> names its platform field may have. The first is what Triton fills in.
 PLATFORMS: dict[str, tuple[str, ...]] = {
@@ -34,10 +35,9 @@ MODEL_FILES: dict[str, str | None] = {
 }
 
 
-def resolve_backend(entry: ModelEntry) -> None:
+def resolve_backend(entry: ModelEntry, config: ModelConfig) -> None:
     """Set `entry.backend` from the config's backend and platform; report pairs Triton refuses."""
-    config, findings = entry.config, entry.findings
-    assert config is not None
+    findings = entry.findings
     backend, platform = config.backend, config.platform
     if platform == "ensemble" or (not backend and not platform and config.HasField("ensemble_scheduling")):
         entry.backend = "ensemble"

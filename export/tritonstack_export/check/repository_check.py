@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from tritonstack.errors import UsageError
-
 from tritonstack_export.check.config_file import read_config
+from tritonstack_export.check.ensemble_rules import check_ensemble, report_cycles, step_models
 from tritonstack_export.check.finding import CheckReport, Finding, FindingList, ServableModel, printable
 from tritonstack_export.check.folder_walk import find_models
+from tritonstack_export.check.instance_rules import check_instances
+from tritonstack_export.check.label_rules import check_labels
 from tritonstack_export.check.model_entry import ModelEntry
+from tritonstack_export.check.model_files import check_model_files
+from tritonstack_export.check.parameter_rules import check_parameters
 from tritonstack_export.check.platform import resolve_backend
+from tritonstack_export.check.scheduling_rules import check_scheduling
+from tritonstack_export.check.tensor_rules import check_tensors
 from tritonstack_export.check.version_policy import resolve_served_versions
+from tritonstack_export.check.warmup_rules import check_warmup
 
 
 def check_repository(path: Path | str, *, gpus: int | None = None, allow_empty: bool = False) -> CheckReport:
@@ -29,9 +37,15 @@ def check_repository(path: Path | str, *, gpus: int | None = None, allow_empty: 
     _require_repository(root)
     findings = FindingList(path=root)
     entries = find_models(root, findings=findings)
+    real_root = Path(os.path.realpath(root))
     for entry in entries:
-        if entry.path.is_dir():
-            _check_model(entry, root=root, gpus=gpus)
+        _check_model(entry, gpus=gpus, real_root=real_root)
+    models = {entry.name: entry for entry in entries}
+    for entry in entries:
+        if entry.is_ensemble and entry.config is not None:
+            check_ensemble(entry, entry.config, models)
+    report_cycles(models)
+    _report_broken_steps(models)
     if not entries and not allow_empty and not findings.has_errors:
         findings.error(
             "empty",
@@ -42,19 +56,53 @@ def check_repository(path: Path | str, *, gpus: int | None = None, allow_empty: 
     for entry in entries:
         ordered.extend(sorted(entry.findings.items, key=lambda item: item.severity != "error"))
     servable = tuple(
-        ServableModel(entry.name, entry.path, entry.served, entry.backend)
+        ServableModel(entry.name, entry.path, entry.served, entry.backend, step_models(entry))
         for entry in entries
         if entry.served and not entry.findings.has_errors
     )
     return CheckReport(root, tuple(ordered), servable)
 
 
-def _check_model(entry: ModelEntry, *, root: Path, gpus: int | None) -> None:
+def _check_model(entry: ModelEntry, *, gpus: int | None, real_root: Path) -> None:
     read_config(entry)
-    if entry.config is None:
+    config = entry.config
+    if config is None:
         return
-    resolve_backend(entry)
-    resolve_served_versions(entry)
+    if config.name and config.name != entry.name:
+        entry.findings.error(
+            "model-name",
+            f"the config calls the model {printable(config.name)!r}, its folder is {printable(entry.name)!r}",
+            fix="remove the name field, or rename the folder",
+            at=("name",),
+        )
+    resolve_backend(entry, config)
+    resolve_served_versions(entry, config)
+    check_tensors(entry, config)
+    check_scheduling(entry, config)
+    check_instances(entry, config, gpus=gpus)
+    check_warmup(entry, config)
+    check_labels(entry, config)
+    check_parameters(entry, config)
+    check_model_files(entry, config, real_root=real_root)
+
+
+def _report_broken_steps(models: Mapping[str, ModelEntry]) -> None:
+    """An ensemble cannot be served when one of its models cannot; passed on through nested ensembles."""
+    changed = True
+    while changed:
+        changed = False
+        for entry in models.values():
+            if entry.findings.has_errors:
+                continue
+            broken = [name for name in step_models(entry) if name in models and models[name].findings.has_errors]
+            if broken:
+                changed = True
+                entry.findings.error(
+                    "ensemble-step",
+                    f"it needs {', '.join(printable(name) for name in broken)}, which cannot be served",
+                    fix="mend the errors of that model first",
+                    at=("ensemble_scheduling",),
+                )
 
 
 def _require_repository(root: Path) -> None:
@@ -68,7 +116,7 @@ def _require_repository(root: Path) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise UsageError(f"{shown!r} is a file, not a model repository", expected="a folder with one folder per model")
     if (root / "config.pbtxt").is_file() or _is_version_parent(root):
-        parent = printable(Path(os.path.abspath(root)).parent)
+        parent = printable(root.absolute().parent)
         raise UsageError(
             f"{shown!r} is a single model, not a repository",
             expected="the folder that holds the model folders",

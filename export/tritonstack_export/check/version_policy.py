@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tritonstack_export.check.model_entry import ModelEntry
+from tritonstack_export.repository.config_text import ModelConfig
 
 
-def resolve_served_versions(entry: ModelEntry) -> None:
+def resolve_served_versions(entry: ModelEntry, config: ModelConfig) -> None:
     """Set `entry.served` from the version policy; report a policy that serves nothing or asks for what is absent."""
-    config, findings = entry.config, entry.findings
-    assert config is not None
+    findings = entry.findings
     policy = config.version_policy
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":

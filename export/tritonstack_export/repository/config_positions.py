@@ -39,8 +39,13 @@ class ConfigPositions:
         node, depth = self._walk(path)
         return self._lines.position(node.offset) if depth else None
 
+    def has(self, *path: str | int) -> bool:
+        """Whether the text writes the field at `path` itself."""
+        _, depth = self._walk(path)
+        return depth == sum(isinstance(part, str) for part in path)
+
     def map_entry(self, path: tuple[str | int, ...], key: str) -> tuple[str | int, ...]:
-        """The path of the entry of the map at `path` whose key is `key` (the last one, which is the one that counts)."""
+        """The path of the entry of the map at `path` whose key is `key` (the last one: that one counts)."""
         *parent, name = path
         node, _ = self._walk(tuple(parent))
         entries = node.children.get(str(name), [])
@@ -83,7 +88,8 @@ class _Scanner:
         self._next = 0
 
     def message(self, closing: str | None = None) -> _Node:
-        node = _Node(self._peek().offset if self._peek() else 0)
+        first = self._peek()
+        node = _Node(first.offset if first else 0)
         while (token := self._peek()) is not None and token.text != closing:
             self._next += 1
             if token.kind in ("word", "number"):
@@ -112,7 +118,8 @@ class _Scanner:
 
     def _value(self, offset: int) -> _Node:
         token = self._peek()
-        assert token is not None
+        if token is None:
+            return _Node(offset)
         self._next += 1
         if token.text in _CLOSING and token.kind == "mark":
             node = self.message(_CLOSING[token.text])

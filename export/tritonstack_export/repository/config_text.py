@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tritonstack.errors import InternalError, RepositoryError
-
 from tritonstack_export.repository.config_tokens import LineIndex, TokenProblem, tokens
 
 # `inference.ModelConfig` of tritonclient.grpc.model_config_pb2, which ships no types.
@@ -174,11 +173,25 @@ def _explain(message: str, text: str) -> tuple[str, str]:
         return f"{match.group(1)!r} and {match.group(2)!r} exclude each other", "keep one of them"
     if "Expected identifier or number, got }" in message:
         return "a closing brace without an opening one", "remove it, or open the block it should close"
+    if match := re.search(r"Expected identifier or number, got (['\"].+?)\.?$", message):
+        return f"a field name was expected, not the string {match.group(1)}", "write field names without quotes"
     if match := re.search(r"Expected identifier or number, got (.+?)\.?$", message):
         return f"a field name was expected, not {match.group(1)}", "check commas, brackets and quotes just before it"
+    if match := re.search(r"Value out of range: (-?\d+)", message):
+        return _out_of_range(match.group(1))
+    if match := re.search(r"Couldn't parse integer: (.+)$", message):
+        return f"a whole number was expected, not {match.group(1)}", "write plain digits, such as 8, without quotes"
+    if match := re.search(r"Expected string but found: '(.*)'$", message):
+        return f"a quoted string was expected, not {match.group(1)}", f'write "{match.group(1)}"'
     if re.search(r'Expected ".+"', message) and _unclosed(text):
         return "the text ends inside a block or list", f"close it with {_unclosed(text)}"
     return message.rstrip("."), "compare the line with the Triton model configuration reference"
+
+
+def _out_of_range(number: str) -> tuple[str, str]:
+    if number.startswith("-"):
+        return f"the number {number} must not be negative", "write 0 or a positive number"
+    return f"the number {number} is too large for the field", "write a smaller number"
 
 
 def _unclosed(text: str) -> str:

@@ -1,0 +1,158 @@
+"""An ONNX file on disk: readable, complete with its external weights, structurally valid, not too new."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from tritonstack_export.check.finding import FindingList, printable
+from tritonstack_export.check.onnx_signature import GraphSignature, UnreadableModel, read_signature
+
+# The newest opset and IR version each onnxruntime release loads, newest release first
+# (1.24.4 measured: opset 25 and IR 13 load, opset 26 and IR 14 are refused).
+_ONNXRUNTIME_LIMITS = (((1, 24), 25, 13), ((1, 23), 23, 11), ((1, 22), 23, 11), ((1, 20), 21, 10))
+# The checker parses the whole file; beyond this size its memory is not worth what it finds.
+_MAX_CHECKER_BYTES = 512 * 1024 * 1024
+
+
+def check_onnx_file(path: Path, findings: FindingList) -> GraphSignature | None:
+    """Report what is wrong with the file itself; the signature when it could be read."""
+    try:
+        signature = read_signature(path)
+    except UnreadableModel as error:
+        findings.error(
+            "model-file",
+            f"{_short(path)} cannot be read as ONNX: {error}",
+            fix="copy or export the model again; compare its size and digest with the source",
+            path=path,
+        )
+        return None
+    except OSError as error:
+        findings.error(
+            "unreadable", f"{_short(path)} cannot be read: {error.strerror}", fix="check its permissions", path=path
+        )
+        return None
+    complete = _check_external(path, signature, findings)
+    if complete and path.stat().st_size <= _MAX_CHECKER_BYTES:
+        _check_structure(path, signature, findings)
+    _check_age(path, signature, findings)
+    return signature
+
+
+def _check_external(path: Path, signature: GraphSignature, findings: FindingList) -> bool:
+    """Whether all external weights are there in full. One finding per data file, whatever the number of tensors."""
+    complete = True
+    needed: dict[str, int] = {}
+    for tensor in signature.external:
+        end = tensor.offset + (tensor.length or 0)
+        needed[tensor.location] = max(needed.get(tensor.location, 0), end)
+    for location, size in sorted(needed.items()):
+        shown = printable(location)
+        if not location:
+            complete = False
+            findings.error(
+                "external-data",
+                f"{_short(path)} has weights outside the file without saying where",
+                fix="export the model again",
+                path=path,
+            )
+        elif _leaves_folder(location):
+            complete = False
+            findings.error(
+                "external-data",
+                f"{_short(path)} takes weights from {shown!r}, outside its own folder",
+                fix="save the model with its data file beside it and a plain file name as location",
+                path=path,
+            )
+        else:
+            complete = _check_data_file(path, location, size, findings) and complete
+    return complete
+
+
+def _leaves_folder(location: str) -> bool:
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    return posix.is_absolute() or bool(windows.drive or windows.root) or ".." in posix.parts or ".." in windows.parts
+
+
+def _check_data_file(path: Path, location: str, size: int, findings: FindingList) -> bool:
+    data, shown = path.parent / location, printable(location)
+    try:
+        present = data.stat().st_size if data.is_file() else None
+    except OSError:
+        present = None
+    if present is None:
+        others = [child.name for child in path.parent.iterdir() if child.name.endswith((".data", "_data", ".weights"))]
+        hint = f" ({printable(others[0])} is there, but the name must be exactly {shown})" if others else ""
+        findings.error(
+            "external-data",
+            f"{_short(path)} takes weights from {shown!r}, which is not there{hint}",
+            fix=f"copy {shown} into {_short(path.parent)}/, or save the model with its weights inside",
+            path=data,
+        )
+        return False
+    if present < size:
+        findings.error(
+            "external-data",
+            f"{shown} has {present} bytes, {_short(path)} needs {size} of it",
+            fix="copy it again: it was cut short",
+            path=data,
+        )
+        return False
+    if not os.access(data, os.R_OK):
+        findings.error("unreadable", f"{shown} cannot be read", fix="check its permissions", path=data)
+        return False
+    return True
+
+
+def _check_structure(path: Path, signature: GraphSignature, findings: FindingList) -> None:
+    import onnx
+
+    if signature.opset is None or signature.opset > onnx.defs.onnx_opset_version():
+        return
+    if signature.ir_version > onnx.IR_VERSION:
+        return
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "invalid model")
+        findings.error(
+            "onnx-structure",
+            f"{_short(path)} is no valid ONNX model: {printable(first)[:300]}",
+            fix="export the model again; `python -m onnx.checker` shows the details",
+            path=path,
+        )
+
+
+def _check_age(path: Path, signature: GraphSignature, findings: FindingList) -> None:
+    version, opset, ir_version = _served_limits()
+    for what, has, most in (("opset", signature.opset, opset), ("IR version", signature.ir_version, ir_version)):
+        if has is not None and has > most:
+            findings.warning(
+                "onnx-too-new",
+                f"{_short(path)} uses {what} {has}; onnxruntime {version} loads up to {most}",
+                fix=f"export with a lower {what}, or serve with a newer onnxruntime",
+                path=path,
+            )
+
+
+def _served_limits() -> tuple[str, int, int]:
+    """The onnxruntime installed here, else the oldest one a current Triton image has, with its limits."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+        for release, opset, ir_version in _ONNXRUNTIME_LIMITS:
+            if numbers >= release:
+                # A release newer than the table loads at least what the newest known one does.
+                return found, opset, ir_version
+    release, opset, ir_version = _ONNXRUNTIME_LIMITS[-1]
+    return ".".join(map(str, release)), opset, ir_version
+
+
+def _short(path: Path) -> str:
+    """``1/model.onnx``: the part of the path that tells versions apart."""
+    return printable("/".join(path.parts[-2:])) if path.suffix else printable(path.name)

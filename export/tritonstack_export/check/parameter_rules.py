@@ -1,0 +1,105 @@
+"""Rules on `parameters`: the session options of the onnxruntime backend, and what clients of ours read."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from tritonstack_export.check.finding import FindingList, printable
+from tritonstack_export.check.model_entry import ModelEntry
+from tritonstack_export.check.nearest import did_you_mean
+from tritonstack_export.repository.config_text import ModelConfig
+
+# Name -> largest value allowed (None: any whole number). 0 threads lets onnxruntime choose.
+_WHOLE_NUMBERS: dict[str, int | None] = {
+    "intra_op_thread_count": None,
+    "inter_op_thread_count": None,
+    "execution_mode": 1,
+    "enable_mem_arena": 1,
+    "enable_mem_pattern": 1,
+    "gpu_outputs": 1,
+    "cudnn_conv_algo_search": 2,
+    "gpu_mem_limit": None,
+    "arena_extend_strategy": 1,
+    "do_copy_in_default_stream": 1,
+}
+_OTHER_NAMES = ("memory.enable_memory_arena_shrinkage", "python_site")
+_PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\{\{[^}]*\}\}")
+# More threads than any machine has: a mistake such as a byte count in the wrong field.
+_MOST_THREADS = 4096
+
+
+def check_parameters(entry: ModelEntry, config: ModelConfig) -> None:
+    findings = entry.findings
+    for name in sorted(config.parameters):
+        value = config.parameters[name].string_value
+        at = findings.positions.map_entry(("parameters",), name) if findings.positions else ("parameters",)
+        if placeholder := _PLACEHOLDER.search(value):
+            findings.error(
+                "placeholder",
+                f"parameter {printable(name)!r} holds the unresolved placeholder {printable(placeholder.group())}",
+                fix="fill the template in before it becomes a config.pbtxt",
+                at=at,
+            )
+        elif name.startswith("tritonstack."):
+            _check_own(name, value, at, findings)
+        elif entry.backend == "onnxruntime":
+            _check_session_option(name, value, at, findings)
+    if findings.positions:
+        for name in findings.positions.repeated_keys("parameters"):
+            findings.error(
+                "duplicate",
+                f"parameter {printable(name)!r} is written twice; only the last one counts",
+                fix="keep one of them",
+                at=findings.positions.map_entry(("parameters",), name),
+            )
+
+
+def _check_session_option(name: str, value: str, at: tuple[str | int, ...], findings: FindingList) -> None:
+    if name in _WHOLE_NUMBERS:
+        most = _WHOLE_NUMBERS[name]
+        limit = _MOST_THREADS if name.endswith("thread_count") else most
+        whole = re.fullmatch(r"[0-9]{1,18}", value)
+        if not whole or (limit is not None and int(value) > limit):
+            allowed = "a whole number, 0 for the default" if most is None else " or ".join(map(str, range(most + 1)))
+            findings.error(
+                "parameter",
+                f"parameter {name!r} is {printable(value)!r}",
+                fix=f"write {allowed}, in quotes",
+                at=at,
+            )
+    elif name not in _OTHER_NAMES and not name.startswith("session."):
+        close = did_you_mean(name, [*_WHOLE_NUMBERS, *_OTHER_NAMES])
+        if close:
+            findings.warning(
+                "parameter", f"the onnxruntime backend has no parameter {printable(name)!r}", fix=close, at=at
+            )
+
+
+def _check_own(name: str, value: str, at: tuple[str | int, ...], findings: FindingList) -> None:
+    try:
+        fields = json.loads(value)
+    except ValueError as error:
+        findings.error(
+            "parameter", f"parameter {printable(name)!r} is no JSON: {error}", fix="export the model again", at=at
+        )
+        return
+    if not isinstance(fields, dict):
+        findings.error(
+            "parameter", f"parameter {printable(name)!r} is no JSON object", fix="export the model again", at=at
+        )
+    elif name == "tritonstack.classification" and (problem := _classification_problem(fields)):
+        findings.error(
+            "parameter",
+            f"parameter {name!r}: {problem}",
+            fix='write {"output": "<output name>", "activation": "softmax" or "none"}',
+            at=at,
+        )
+
+
+def _classification_problem(fields: dict[str, object]) -> str | None:
+    if not isinstance(fields.get("output"), str):
+        return "it names no output"
+    if fields.get("activation") not in ("softmax", "none"):
+        return f"activation is {fields.get('activation')!r}"
+    return None
