@@ -26,7 +26,7 @@ BACKLOG_GRACE_S = 2.0
 """How long requests that were due inside the window may still be sent after it, where the bound held them back."""
 
 GARBAGE_LIMIT = 200_000
-"""Container objects not yet looked at by the garbage collector at which one collection is run in spite of the freeze."""
+"""Container objects the garbage collector has not looked at yet, at which one collection is run after all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,65 @@
+"""What to run: everything a load test is asked to do, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Literal
+
+from tritonstack.errors import UsageError
+from tritonstack.load.arrival import Arrival
+from tritonstack.load.inputs import InputSource, RandomInputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPlan:
+    """A load test of one model: one run per entry of `arrivals`, each with its own warm-up.
+
+    A run is measured for `duration_s` seconds or `requests` requests, whichever ends first (at least one is given).
+    `shapes` gives the dims, without the batch, of inputs with open dimensions. `timeout_s` bounds each request.
+    `max_in_flight` bounds an open loop (None: 1024, less for large requests). An open loop is invalid when the
+    generator itself was later than `max_lag_s` at the 99th percentile; a run has failed when more than the fraction
+    `max_error_rate` of its requests did.
+    """
+
+    model: str
+    arrivals: Sequence[Arrival]
+    url: str = "127.0.0.1"
+    protocol: Literal["grpc", "http"] | None = None
+    version: str = ""
+    duration_s: float | None = 10.0
+    requests: int | None = None
+    warmup_s: float = 2.0
+    batch: int = 1
+    inputs: InputSource = field(default_factory=RandomInputs)
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    seed: int = 0
+    timeout_s: float = 30.0
+    max_in_flight: int | None = None
+    max_lag_s: float = 0.010
+    max_error_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.arrivals:
+            raise UsageError("nothing to run", expected="at least one concurrency or rate")
+        if self.duration_s is None and self.requests is None:
+            raise UsageError("a run has no end", expected="a duration or a number of requests")
+        _positive("duration", self.duration_s)
+        _positive("requests", self.requests)
+        _positive("timeout", self.timeout_s)
+        _positive("max-in-flight", self.max_in_flight)
+        _positive("max-lag", self.max_lag_s)
+        if not (self.warmup_s >= 0 and isfinite(self.warmup_s)):
+            raise UsageError("a warm-up cannot be negative", given=f"{self.warmup_s:g}", expected="seconds, 0 for none")
+        if not 0 <= self.max_error_rate <= 1:
+            raise UsageError(
+                "a fraction of errors lies between 0 and 1", given=f"{self.max_error_rate:g}", expected="0 to 1"
+            )
+        if self.seed < 0:
+            raise UsageError("a seed cannot be negative", given=str(self.seed), expected="0 or above")
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is not None and not (value > 0 and isfinite(value)):
+        raise UsageError(f"--{name} must be above 0", given=f"{value:g}")

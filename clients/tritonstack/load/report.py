@@ -1,0 +1,171 @@
+"""The result of a load test as plain frozen values, its JSON form and its table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from tritonstack.errors import SetupError
+from tritonstack.load.arrival import Arrival, ClosedLoop
+from tritonstack.load.environment import Environment, Server
+from tritonstack.load.histogram import LatencySummary
+from tritonstack.load.statistics_delta import ModelDelta
+from tritonstack.load.tally import ErrorCount
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RequestCounts:
+    """Requests of one run.
+
+    `sent` in all, `warmup` of them before the window; `measured` is successes plus errors that the figures rest on;
+    `completed_in_window` successes that ended inside the window (throughput); `drained` ended after it; `unsent` were
+    scheduled but never sent and `abandoned` outlived their own deadline. `limit_hits` counts measured requests that
+    had to wait for a place among `max_in_flight`.
+    """
+
+    sent: int
+    warmup: int
+    measured: int
+    errors: int
+    completed_in_window: int
+    drained: int
+    unsent: int
+    abandoned: int
+    peak_in_flight: int
+    max_in_flight: int | None
+    limit_hits: int
+
+
+@dataclass(frozen=True)
+class GeneratorCost:
+    """What the generator itself used inside the window: CPU time per ended request, fraction of one core."""
+
+    cpu_us_per_request: float | None
+    cpu_cores: float | None
+    gc_collections: int
+
+
+@dataclass(frozen=True)
+class ServerBreakdown:
+    """Triton's own counters from the start of the window to the end of draining, the asked model first.
+
+    `other_inferences` is at least how many samples of the asked model came from somebody else.
+    """
+
+    models: tuple[ModelDelta, ...]
+    other_inferences: int
+
+
+@dataclass(frozen=True)
+class LevelReport:
+    """One concurrency or rate.
+
+    `latency` counts from the scheduled moment in an open loop (`service` from the real send, `lag` how late the
+    generator was) and from the send in a closed loop, where `service` and `lag` are None. `problems` make the run
+    invalid; `failures` are limits that it broke; `notes` are worth knowing.
+    """
+
+    arrival: Arrival
+    warmup_s: float
+    window_s: float
+    interrupted: bool
+    counts: RequestCounts
+    requests_per_s: float
+    inferences_per_s: float
+    latency: LatencySummary
+    service: LatencySummary | None
+    lag: LatencySummary | None
+    latency_histogram: str
+    errors: tuple[ErrorCount, ...]
+    server: ServerBreakdown
+    generator: GeneratorCost
+    problems: tuple[str, ...]
+    failures: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and not self.failures
+
+
+@dataclass(frozen=True)
+class InputDescription:
+    """One input as it was sent: Triton's data type and the whole shape including the batch."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """A whole load test. `versions` are the model versions that answered."""
+
+    started_at: str
+    command: tuple[str, ...]
+    environment: Environment
+    server: Server
+    url: str
+    protocol: str
+    model: str
+    versions: tuple[str, ...]
+    batch: int
+    input_origin: str
+    inputs: tuple[InputDescription, ...]
+    distinct_requests: int
+    request_bytes: int
+    seed: int
+    timeout_s: float
+    levels: tuple[LevelReport, ...]
+
+    @property
+    def interrupted(self) -> bool:
+        return any(level.interrupted for level in self.levels)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every run is valid and kept its limits."""
+        return bool(self.levels) and all(level.ok for level in self.levels)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values. Latencies are in microseconds, every other time in seconds."""
+        body = asdict(self)
+        body["levels"] = [_level_json(level) for level in self.levels]
+        return {"schema_version": SCHEMA_VERSION, "kind": "tritonstack.load", "ok": self.ok, **body}
+
+
+def write_report(path: Path, report: Mapping[str, Any]) -> None:
+    """Write the JSON form in one step: readers see the old file or the whole new one."""
+    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    temporary = None
+    try:
+        with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as file:
+            temporary = Path(file.name)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            # NamedTemporaryFile makes private files; a report is readable like any other file.
+            os.fchmod(file.fileno(), 0o644)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise SetupError(f"cannot write the report to {path}", given=error.strerror or str(error)) from None
+
+
+def _level_json(level: LevelReport) -> dict[str, Any]:
+    body = asdict(level)
+    if isinstance(level.arrival, ClosedLoop):
+        body["arrival"] = {"loop": "closed", "concurrency": level.arrival.concurrency}
+    else:
+        body["arrival"] = {"loop": "open", "rate": level.arrival.rate, "kind": level.arrival.kind}
+    for model in body["server"]["models"]:
+        model["executions_by_batch"] = {str(size): count for size, count in model["executions_by_batch"].items()}
+    return {"ok": level.ok, **body}

@@ -1,0 +1,93 @@
+"""Whether a run can be believed, whether it kept its limits, and what else its reader should know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tritonstack.load.arrival import OpenLoop
+from tritonstack.load.engine import BACKLOG_GRACE_S, EngineResult
+from tritonstack.load.plan import LoadPlan
+from tritonstack.load.report import ServerBreakdown
+from tritonstack.terminal import human_seconds
+
+LAG_SHARE = 0.1
+"""A late generator is tolerated up to this share of the 99th percentile of the latency, which includes its lag."""
+OVERLOAD_SHARE = 0.95
+"""Below this share of the scheduled requests answered inside the window the server did not keep up."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`problems` make a run invalid, `failures` are broken limits, `notes` the rest."""
+
+    problems: tuple[str, ...]
+    failures: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def judge(
+    plan: LoadPlan, arrival: OpenLoop | None, result: EngineResult, server: ServerBreakdown, max_in_flight: int | None
+) -> Verdict:
+    """Judge one run. `arrival` is None for a closed loop."""
+    tally = result.tally
+    problems: list[str] = []
+    failures: list[str] = []
+    notes: list[str] = []
+    if tally.measured == 0:
+        (notes if result.interrupted else problems).append("no request ended inside the measured window")
+    elif tally.latency.count == 0:
+        problems.append("no request succeeded")
+    if result.abandoned:
+        problems.append(f"{result.abandoned} requests outlived their own deadline and were given up")
+    if arrival is not None:
+        problems += _late_generator(plan, result)
+        if tally.unsent and not result.interrupted:
+            problems.append(
+                f"{tally.unsent} scheduled requests were never sent: all {max_in_flight} places in flight stayed taken "
+                f"for {BACKLOG_GRACE_S:g} s after the window, so the slowest requests are missing from the latencies"
+            )
+        notes += _open_loop_notes(arrival, result, max_in_flight)
+    elif tally.drained_longest_s * 1e6 > tally.latency.max_us > 0:
+        notes.append(
+            f"a request still running at the end of the window took {human_seconds(tally.drained_longest_s)}, longer "
+            "than any that was measured"
+        )
+    if tally.measured and tally.measured_errors / tally.measured > plan.max_error_rate:
+        failures.append(
+            f"{tally.measured_errors} of {tally.measured} requests failed "
+            f"({100 * tally.measured_errors / tally.measured:.3g} %, allowed {100 * plan.max_error_rate:g} %)"
+        )
+    if server.other_inferences:
+        notes.append(f"the server ran at least {server.other_inferences} inferences of this model for other clients")
+    for entry in server.models:
+        if entry.reset:
+            notes.append(f"{entry.model} version {entry.version} was loaded anew during the run")
+    return Verdict(tuple(problems), tuple(failures), tuple(notes))
+
+
+def _late_generator(plan: LoadPlan, result: EngineResult) -> list[str]:
+    lag_us = result.tally.lag.percentile_us(99)
+    latency_us = result.tally.latency.percentile_us(99)
+    if lag_us is None or lag_us <= max(plan.max_lag_s * 1e6, LAG_SHARE * (latency_us or 0.0)):
+        return []
+    return [
+        f"the generator could not keep up: p99 of its own lag is {human_seconds(lag_us / 1e6)} (allowed "
+        f"{human_seconds(plan.max_lag_s)}), so the latencies are partly its own; lower the rate or free CPU"
+    ]
+
+
+def _open_loop_notes(arrival: OpenLoop, result: EngineResult, max_in_flight: int | None) -> list[str]:
+    tally = result.tally
+    notes = []
+    if tally.limit_hits:
+        notes.append(
+            f"{tally.limit_hits} requests waited for one of {max_in_flight} places in flight; the wait is part of "
+            "their latency"
+        )
+    scheduled = tally.measured + tally.unsent + result.abandoned
+    if not result.interrupted and result.window_s > 0 and tally.ended_in_window < OVERLOAD_SHARE * scheduled:
+        notes.append(
+            f"{tally.ended_in_window / result.window_s:.1f}/s were answered of the {arrival.rate:g}/s asked: where the "
+            "server is overloaded, latencies grow with the length of the run"
+        )
+    return notes
