@@ -23,6 +23,7 @@ _CLUTTER = {"lost+found", "__pycache__", "__MACOSX", "@eaDir", "node_modules", "
 _KNOWN_FOLDERS = {"configs", "warmup", "initial_state"}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _VERSION = re.compile(r"[1-9][0-9]*")
+_EXPLAINS_NO_VERSION = {"dangling-link", "link-loop", "unreadable"}
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -201,8 +202,7 @@ def _find_versions(entry: ModelEntry, *, real_root: Path) -> None:
                 path=path,
             )
     entry.versions = tuple(sorted(entry.version_paths))
-    if not entry.versions and not findings.has_errors:
-        _report_no_version(entry, [printable(name) for name in ignored])
+    entry.ignored = tuple(map(printable, ignored))
 
 
 def _report_bad_version(name: str, path: Path, findings: FindingList) -> None:
@@ -231,20 +231,30 @@ def _report_bad_version(name: str, path: Path, findings: FindingList) -> None:
         )
 
 
-def _report_no_version(entry: ModelEntry, ignored: list[str]) -> None:
+def report_no_version(entry: ModelEntry) -> None:
+    """Say that a model has no version, unless a broken version folder has been reported already."""
     shown = printable(entry.name)
-    if not entry.config_path.exists() and not ignored:
+    if entry.versions or any(finding.code in _EXPLAINS_NO_VERSION for finding in entry.findings.items):
+        return
+    if not os.path.lexists(entry.config_path) and not entry.ignored:
         entry.findings.error(
             "no-version",
             f"{shown!r} is no model: it has neither a config.pbtxt nor a version directory, yet Triton would try it",
             fix="move it out of the repository",
         )
         return
-    also = f" (ignored: {', '.join(ignored)})" if ignored else ""
+    also = f" (ignored: {', '.join(entry.ignored)})" if entry.ignored else ""
+    if entry.is_ensemble:
+        entry.findings.error(
+            "no-version",
+            f"ensemble {shown!r} has no version directory{also}; Triton wants one, though it stays empty",
+            fix=f"mkdir {shown}/1",
+        )
+        return
     entry.findings.error(
         "no-version",
         f"model {shown!r} has no version directory (expected e.g. {shown}/1/model.onnx){also}",
-        fix=f"mkdir {shown}/1 and put the model file there; an ensemble needs the empty folder",
+        fix=f"mkdir {shown}/1 and put the model file there",
     )
 
 

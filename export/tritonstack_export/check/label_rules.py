@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import PurePosixPath
 from typing import Any
 
 from tritonstack_export.check.finding import printable
@@ -24,7 +25,8 @@ def _check_file(output: Any, at: tuple[str | int, ...], entry: ModelEntry) -> No
     findings = entry.findings
     shown = printable(output.label_filename)
     path = entry.path / output.label_filename
-    if ".." in path.relative_to(entry.path).parts if path.is_relative_to(entry.path) else True:
+    relative = PurePosixPath(output.label_filename)
+    if relative.is_absolute() or ".." in relative.parts:
         findings.error(
             "labels", f"the label file {shown!r} lies outside the model", fix="put it beside config.pbtxt", at=at
         )

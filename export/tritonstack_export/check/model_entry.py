@@ -13,7 +13,8 @@ from tritonstack_export.repository.config_text import ModelConfig
 class ModelEntry:
     """A model folder under check.
 
-    `versions` are the version folders Triton would accept, ascending; `served` those its version policy picks.
+    `versions` are the version folders Triton would accept, ascending; `served` those its version policy picks,
+    `ignored` other folders in it.
     `config` is None until it parsed; `backend` is empty until known and ``ensemble`` for ensembles.
     """
 
@@ -23,6 +24,7 @@ class ModelEntry:
     versions: tuple[int, ...] = ()
     version_paths: dict[int, Path] = field(default_factory=dict)
     served: tuple[int, ...] = ()
+    ignored: tuple[str, ...] = ()
     config: ModelConfig | None = None
     backend: str = ""
 

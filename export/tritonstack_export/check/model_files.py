@@ -133,9 +133,8 @@ def _check_plan(path: Path, shown: str, findings: FindingList) -> None:
                 "plan-record", f"{record.name} is no JSON: {error}", fix="build the engine again", path=record
             )
             return
-        missing = [
-            key for key in ("tensorrt", "compute_capability") if not (isinstance(fields, dict) and fields.get(key))
-        ]
+        given = fields if isinstance(fields, dict) else {}
+        missing = [key for key in ("tensorrt", "compute_capability") if not given.get(key)]
         if missing:
             findings.error(
                 "plan-record",

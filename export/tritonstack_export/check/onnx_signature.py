@@ -155,7 +155,7 @@ def _byte_count(tensor: Any) -> int | None:
         width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     except (KeyError, TypeError, ValueError):
         return None
-    return int(width) * math.prod(tensor.dims)
+    return int(width) * math.prod(int(dim) for dim in tensor.dims)
 
 
 def _tensor(value: Any, *, optional: bool = False, rows_from: str | None = None) -> GraphTensor:

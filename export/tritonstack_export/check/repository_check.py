@@ -11,7 +11,7 @@ from tritonstack.errors import UsageError
 from tritonstack_export.check.config_file import read_config
 from tritonstack_export.check.ensemble_rules import check_ensemble, report_cycles, step_models
 from tritonstack_export.check.finding import CheckReport, Finding, FindingList, ServableModel, printable
-from tritonstack_export.check.folder_walk import find_models
+from tritonstack_export.check.folder_walk import find_models, report_no_version
 from tritonstack_export.check.instance_rules import check_instances
 from tritonstack_export.check.label_rules import check_labels
 from tritonstack_export.check.model_entry import ModelEntry
@@ -64,9 +64,12 @@ def check_repository(path: Path | str, *, gpus: int | None = None, allow_empty: 
 
 
 def _check_model(entry: ModelEntry, *, gpus: int | None, real_root: Path) -> None:
+    if not entry.path.is_dir():
+        return
     read_config(entry)
     config = entry.config
     if config is None:
+        report_no_version(entry)
         return
     if config.name and config.name != entry.name:
         entry.findings.error(
@@ -76,6 +79,7 @@ def _check_model(entry: ModelEntry, *, gpus: int | None, real_root: Path) -> Non
             at=("name",),
         )
     resolve_backend(entry, config)
+    report_no_version(entry)
     resolve_served_versions(entry, config)
     check_tensors(entry, config)
     check_scheduling(entry, config)
