@@ -113,7 +113,8 @@ def _check_structure(path: Path, signature: GraphSignature, findings: FindingLis
         return
     try:
         onnx.checker.check_model(str(path))
-    except onnx.checker.ValidationError as error:
+    # The checker lets errors of its C++ side through, and stumbles over names that are not UTF-8.
+    except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "invalid model")
         findings.error(
             "onnx-structure",

@@ -97,6 +97,13 @@ def read_signature(path: Path) -> GraphSignature:
     )
 
 
+def _text(value: str | bytes) -> str:
+    """A string field; protobuf hands out raw bytes where the file breaks UTF-8."""
+    if isinstance(value, bytes):
+        raise UnreadableModel("it holds names that are not UTF-8, so its bytes were damaged")
+    return value
+
+
 def all_tensors(model: Any) -> Iterator[Any]:
     """Every TensorProto of a ModelProto: initializers and attributes, subgraphs and functions included."""
     yield from _graph_tensors(model.graph)
@@ -132,14 +139,14 @@ def _is_external(tensor: Any) -> bool:
 
 
 def _external(tensor: Any) -> ExternalTensor:
-    entries = {entry.key: entry.value for entry in tensor.external_data}
+    entries = {_text(entry.key): _text(entry.value) for entry in tensor.external_data}
 
     def number(key: str) -> int | None:
         text = entries.get(key, "")
         return int(text) if text.isascii() and text.isdigit() else None
 
     return ExternalTensor(
-        tensor=tensor.name,
+        tensor=_text(tensor.name),
         location=entries.get("location", ""),
         offset=number("offset") or 0,
         length=number("length") if "length" in entries else _byte_count(tensor),
@@ -161,16 +168,17 @@ def _byte_count(tensor: Any) -> int | None:
 def _tensor(value: Any, *, optional: bool = False, rows_from: str | None = None) -> GraphTensor:
     import onnx
 
+    label = _text(value.name)
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         name = (kind or "unknown").removesuffix("_type").replace("_", " ")
-        return GraphTensor(value.name, name, None, optional)
+        return GraphTensor(label, name, None, optional)
     tensor_type = value.type.tensor_type
     names = {number: name for name, number in onnx.TensorProto.DataType.items()}
     shape = None
     if tensor_type.HasField("shape"):
         shape = tuple(_dim(dim) for dim in tensor_type.shape.dim)
-    return GraphTensor(value.name, names.get(tensor_type.elem_type, "UNDEFINED"), shape, optional, rows_from)
+    return GraphTensor(label, names.get(tensor_type.elem_type, "UNDEFINED"), shape, optional, rows_from)
 
 
 def _dim(dim: Any) -> int | str | None:
@@ -178,7 +186,7 @@ def _dim(dim: Any) -> int | str | None:
     if which == "dim_value":
         # Some converters write 0 or -1 where they mean "any size".
         return int(dim.dim_value) if dim.dim_value > 0 else None
-    return str(dim.dim_param) if which == "dim_param" and dim.dim_param else None
+    return _text(dim.dim_param) if which == "dim_param" and dim.dim_param else None
 
 
 def _rows_from(graph: Any, name: str) -> str | None:

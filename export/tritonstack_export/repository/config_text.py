@@ -69,7 +69,8 @@ def parse_config(text: str | bytes, *, path: Path | str) -> ModelConfig:
     config = model_config_pb2.ModelConfig()
     try:
         text_format.Parse(decoded, config)
-    except text_format.ParseError as error:
+    # A number beyond 64 bits in place of an enum word escapes protobuf's own error type.
+    except (text_format.ParseError, ValueError) as error:
         raise _syntax_error(error, decoded, path=path) from None
     return config
 
@@ -147,9 +148,8 @@ def _syntax_error(error: Exception, text: str, *, path: Path | str) -> ConfigSyn
     message = re.sub(r"^\d+:\d+ : ", "", message)
     message = message.rsplit("': ", 1)[-1] if message.startswith("'") else message
     if line is None:
-        # Protobuf gives no place when the text ends too early: the last character is the honest one.
-        end = LineIndex(text).position(max(0, len(text.rstrip()) - 1))
-        line, column = end.line, end.column
+        place = LineIndex(text).position(_likely_offset(message, text))
+        line, column = place.line, place.column
     problem, fix = _explain(message, text)
     return ConfigSyntaxError(problem, path=path, line=line, column=column or 1, offending=_line_of(text, line), fix=fix)
 
@@ -160,6 +160,16 @@ def _position_of(error: Exception, message: str) -> tuple[int | None, int | None
     if line is None and (match := re.match(r"(\d+):(\d+) : ", message)):
         return int(match.group(1)), int(match.group(2))
     return line, column
+
+
+def _likely_offset(message: str, text: str) -> int:
+    """Where a complaint without position belongs: at the number it names, else at the end of the text."""
+    number = message.rpartition(" ")[2].lstrip("-")
+    if number.isdigit():
+        for token in tokens(text):
+            if token.text == number:
+                return token.offset
+    return max(0, len(text.rstrip()) - 1)
 
 
 def _explain(message: str, text: str) -> tuple[str, str]:
