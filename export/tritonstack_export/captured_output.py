@@ -1,0 +1,61 @@
+"""Keep what a library prints out of the terminal, and have it at hand when it matters."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+
+class CapturedOutput:
+    """What was written to file descriptors 1 and 2 while capturing."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._text: str | None = None
+
+    def text(self, *, last_lines: int = 20) -> str:
+        """The last lines that were captured."""
+        raw = self._text if self._text is not None else self._read()
+        return "\n".join(raw.rstrip().splitlines()[-last_lines:])
+
+    def _read(self) -> str:
+        _flush()
+        self._file.seek(0)
+        return self._file.read().decode("utf-8", "replace")
+
+    def _keep(self) -> None:
+        self._text = self._read()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+@contextmanager
+def captured_output() -> Iterator[CapturedOutput]:
+    """Send file descriptors 1 and 2 of this process, and Python warnings, into a temporary file.
+
+    Descriptors rather than `sys.stdout`: torch's log handlers hold the stream they found at start-up, and C++ code
+    knows no Python stream. Output of other threads is captured too.
+    """
+    _flush()
+    with tempfile.TemporaryFile() as file, warnings.catch_warnings():
+        warnings.simplefilter("default")
+        kept = [(number, os.dup(number)) for number in (1, 2)]
+        captured = CapturedOutput(file)
+        try:
+            for number, _ in kept:
+                os.dup2(file.fileno(), number)
+            yield captured
+        finally:
+            captured._keep()
+            for number, copy in kept:
+                os.dup2(copy, number)
+                os.close(copy)

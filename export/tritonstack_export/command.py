@@ -1,0 +1,218 @@
+"""`tritonstack export`: the command line of export_model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tritonstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from tritonstack_export.model_export import ExportResult
+
+_DESCRIPTION = """\
+Export a PyTorch model to ONNX and publish it as a new version of a Triton model repository.
+Nothing appears in DIR unless the ONNX checker, the comparison with PyTorch at several batch sizes and
+`tritonstack check` all pass. Flags override the spec."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports mistakes as UsageError in one line instead of printing the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, next_step=f"see `{self.prog} --help`")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser; its help fits one screen."""
+    parser = _Parser(
+        prog="tritonstack export",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="tritonstack export SPEC --repository DIR [options]",
+    )
+    add = parser.add_argument
+    add("spec", metavar="SPEC", help="model spec (YAML), or FILE.py:CALLABLE, or FILE.onnx where defaults do")
+    add("--repository", metavar="DIR", type=Path, required=True, help="model repository; created when missing")
+    add("--name", "--model-name", metavar="NAME", help="model name (default: the spec's)")
+    add("--version", metavar="N", type=_positive, help="version to publish (default: the next free one)")
+    add("--opset", metavar="N", type=int, help="ONNX opset, 16 to 23 (default: 20)")
+    for kind, default in (("min", "1"), ("opt", "8"), ("max", "32")):
+        add(f"--{kind}-batch", metavar="N", type=int, help=f"batch bounds: {kind} (default: {default})")
+    add("--no-batch", action="store_true", help="serve without a batch dimension (max_batch_size 0)")
+    add("--input-names", metavar="A,B", help="rename the inputs, in order")
+    add("--output-names", metavar="A,B", help="outputs: by key for dict outputs, else in order")
+    add("--dynamic", metavar="NAME:AXIS=DIM", action="append", default=[], help="make an axis dynamic; repeatable")
+    add("--if-changed", action="store_true", help="do nothing when the newest version is up to date")
+    add("--keep-work", metavar="DIR", type=Path, help="keep intermediate files in DIR")
+    add("--trust", action="store_true", help="load checkpoints that run code (pickles of whole objects)")
+    add("--quiet", action="store_true", help="no progress on stderr")
+    add("--json", action="store_true", help="print the result as JSON")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= value <= 2**63 - 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version: expected a whole number from 1")
+    return value
+
+
+def main(argv: list[str]) -> int:
+    """Run the command and return its exit code; mistakes are raised as TritonstackError."""
+    import signal
+
+    parser = build_parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    _require_known(parser, unknown)
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        result = _export(arguments)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    if arguments.json:
+        from tritonstack.terminal import print_json
+
+        print_json(_as_json(result))
+    else:
+        print(_as_text(result))
+    return 0
+
+
+def _terminate(signum: int, frame: object) -> NoReturn:
+    # As an exception, so that the staging folder is removed on the way out.
+    raise SystemExit(128 + signum)
+
+
+def _require_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
+    if not unknown:
+        return
+    from difflib import get_close_matches
+
+    known = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+    flag = unknown[0].split("=", 1)[0]
+    if not flag.startswith("-"):
+        raise UsageError(f"one argument too many: {unknown[0]!r}", expected="one SPEC")
+    close = get_close_matches(flag, known, n=1, cutoff=0.75)
+    raise UsageError(
+        f"no such option {' '.join(unknown[:2])!r}",
+        expected=f"{close[0]}?" if close else f"one of {', '.join(known)}",
+    )
+
+
+def _export(arguments: argparse.Namespace) -> ExportResult:
+    """Flags first (no heavy import before they are right), then the spec, then the work."""
+    from tritonstack_export import spec_flags
+
+    _require_flags(arguments)
+    names = {
+        flag: spec_flags.parse_names(f"--{flag.replace('_', '-')}", value) if value is not None else None
+        for flag in ("input_names", "output_names")
+        for value in (getattr(arguments, flag),)
+    }
+    flags = spec_flags.SpecFlags(
+        name=arguments.name,
+        opset=arguments.opset,
+        min_batch=arguments.min_batch,
+        opt_batch=arguments.opt_batch,
+        max_batch=arguments.max_batch,
+        no_batch=arguments.no_batch,
+        input_names=names["input_names"],
+        output_names=names["output_names"],
+    )
+    spec_flags.require_batch_order(flags)
+    dynamic = tuple(spec_flags.parse_dynamic(text) for text in arguments.dynamic)
+
+    from tritonstack_export.spec_file import load_spec, validate_spec
+
+    text = load_spec(Path(arguments.spec))
+    overridden = spec_flags.apply(text, flags)
+    spec = validate_spec(text, overridden)
+
+    from tritonstack.errors import missing_package
+    from tritonstack.terminal import Progress
+
+    try:
+        from tritonstack_export.conversion import NameFlags
+        from tritonstack_export.model_export import ExportOptions, export_model
+    except ModuleNotFoundError as error:
+        raise missing_package(
+            error.name or "torch", needed_for="tritonstack export", install="pip install 'tritonstack[export]'"
+        ) from error
+    return export_model(
+        spec,
+        folder=text.path.resolve().parent,
+        repository=arguments.repository,
+        options=ExportOptions(
+            version=arguments.version,
+            if_changed=arguments.if_changed,
+            trust=arguments.trust,
+            keep_work=arguments.keep_work,
+            names=NameFlags(
+                input_names=flags.input_names,
+                outputs_said_by="--output-names" if flags.output_names is not None else "outputs",
+                dynamic=dynamic,
+            ),
+        ),
+        progress=Progress(quiet=arguments.quiet),
+    )
+
+
+def _require_flags(arguments: argparse.Namespace) -> None:
+    import re
+
+    from tritonstack_export.spec_flags import OPSET_MAX, OPSET_MIN
+
+    if arguments.opset is not None and not OPSET_MIN <= arguments.opset <= OPSET_MAX:
+        raise UsageError(f"--opset {arguments.opset}: not supported", expected=f"{OPSET_MIN} to {OPSET_MAX}")
+    if arguments.name is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", arguments.name):
+        raise UsageError(
+            f"--name {arguments.name!r}: not a model name",
+            expected="letters, digits, '_', '.' and '-', at most 200, not starting with '.' or '-'",
+        )
+
+
+def _as_json(result: ExportResult) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "version": result.version,
+        "path": str(result.path),
+        "created": result.created,
+        "files": dict(result.files),
+        **result.tensors,
+        "parity": {
+            "compared_with": result.compared_with,
+            "outputs": {
+                name: {"max_abs": d.max_abs, "max_rel": d.max_rel, "cosine": d.cosine}
+                for name, d in result.parity.items()
+            },
+        },
+        "seconds": dict(result.seconds),
+        "notes": list(result.notes),
+    }
+
+
+def _as_text(result: ExportResult) -> str:
+    from tritonstack.terminal import human_bytes, human_seconds, table
+
+    where = f"{result.name} version {result.version}: {result.path}"
+    if not result.created:
+        return f"up to date: {where}"
+    parity = ", ".join(
+        f"{name} max abs {d.max_abs:.2g}, max rel {d.max_rel:.2g}, cosine {d.cosine:.7f}"
+        for name, d in result.parity.items()
+    )
+    size = human_bytes(sum(result.files.values()))
+    details = {"export": size, "parity": parity, "check": "onnx.checker, strict shape inference"}
+    details["runs"] = "ONNX Runtime alone; no PyTorch model to compare with"
+    rows = [(step, human_seconds(seconds), details.get(step, "")) for step, seconds in result.seconds.items()]
+    rows.append(("total", human_seconds(sum(result.seconds.values())), ""))
+    return f"{table(('step', 'time', 'result'), rows, align='<><')}\n\npublished {where}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,183 @@
+"""config.pbtxt of an exported model, built as a protobuf message from the graph and the spec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tritonstack.errors import InputError, UsageError
+from tritonstack_export.onnx_graph import GraphTensor
+from tritonstack_export.repository.layout import LABELS_NAME
+from tritonstack_export.signature import Signature
+from tritonstack_export.spec import BATCH, LatestVersions, ModelSpec, SpecificVersions
+
+if TYPE_CHECKING:
+    from tritonstack_export.repository import ModelConfig
+
+TRITON_DTYPES = {
+    "bool": "TYPE_BOOL", "uint8": "TYPE_UINT8", "uint16": "TYPE_UINT16", "uint32": "TYPE_UINT32",
+    "uint64": "TYPE_UINT64", "int8": "TYPE_INT8", "int16": "TYPE_INT16", "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64", "float16": "TYPE_FP16", "float32": "TYPE_FP32", "float64": "TYPE_FP64",
+    "bfloat16": "TYPE_BF16", "string": "TYPE_STRING",
+}  # fmt: skip
+"""numpy dtype name -> Triton's. uint8 is never TYPE_INT8, int64 never TYPE_INT32."""
+
+
+@dataclass(frozen=True)
+class EntryTensors:
+    """The tensors of the entry as the graph has them, the batch included."""
+
+    inputs: tuple[GraphTensor, ...]
+    outputs: tuple[GraphTensor, ...]
+
+
+def build_config(spec: ModelSpec, signature: Signature, tensors: EntryTensors, *, has_labels: bool) -> ModelConfig:
+    """The whole config. Raises UsageError when spec keys name outputs or inputs that the graph lacks."""
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    batch = signature.dimensions[BATCH] if signature.batched else None
+    config = pb.ModelConfig(name=spec.name, backend="onnxruntime", max_batch_size=batch.max if batch else 0)
+    for tensor in tensors.inputs:
+        _set_tensor(config.input.add(), tensor, batched=signature.batched)
+    for tensor in tensors.outputs:
+        entry = config.output.add()
+        _set_tensor(entry, tensor, batched=signature.batched)
+        if has_labels and spec.labels is not None and spec.labels.output == tensor.name:
+            entry.label_filename = LABELS_NAME
+    _set_instances(config, spec)
+    _set_batching(config, spec, signature)
+    _set_versions(config, spec)
+    if spec.serving.warmup:
+        _add_warmup(config, signature, tensors)
+    if spec.serving.response_cache:
+        config.response_cache.enable = True
+    for name, value in _parameters(spec, tensors).items():
+        config.parameters[name].string_value = value
+    return config
+
+
+def _set_tensor(entry: Any, tensor: GraphTensor, *, batched: bool) -> None:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    entry.name = tensor.name
+    entry.data_type = pb.DataType.Value(TRITON_DTYPES[tensor.dtype])
+    dims = [size if isinstance(size, int) else -1 for size in tensor.shape[1 if batched else 0 :]]
+    if dims:
+        entry.dims.extend(dims)
+    elif batched:
+        # One value per sample: Triton needs a dimension, the graph has none beside the batch.
+        entry.dims.append(1)
+        entry.reshape.SetInParent()
+    else:
+        raise InputError(
+            f"the input {tensor.name!r} is a scalar, which Triton cannot describe",
+            next_step="give it the shape [1] in the model",
+        )
+
+
+def _set_instances(config: ModelConfig, spec: ModelSpec) -> None:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    wanted = spec.serving.instance_group
+    group = config.instance_group.add()
+    group.count = wanted.count
+    # KIND_AUTO: the same entry is served on a GPU where there is one and on the CPU elsewhere.
+    group.kind = pb.ModelInstanceGroup.Kind.Value(f"KIND_{wanted.kind.upper()}")
+    group.gpus.extend(wanted.gpus)
+
+
+def _set_batching(config: ModelConfig, spec: ModelSpec, signature: Signature) -> None:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    wanted = spec.serving.dynamic_batching
+    if wanted is False or not signature.batched:
+        return
+    batch = signature.dimensions[BATCH]
+    if batch.max == 1:
+        return
+    batching = config.dynamic_batching
+    batching.SetInParent()
+    preferred = wanted.preferred if wanted.preferred is not None else [n for n in (batch.opt, batch.max) if n > 1]
+    batching.preferred_batch_size.extend(sorted(set(preferred)))
+    batching.max_queue_delay_microseconds = wanted.max_queue_delay_us
+    batching.preserve_ordering = wanted.preserve_ordering
+    if wanted.queue_policy is not None:
+        policy = batching.default_queue_policy
+        policy.timeout_action = pb.ModelQueuePolicy.TimeoutAction.Value(wanted.queue_policy.timeout_action.upper())
+        policy.default_timeout_microseconds = wanted.queue_policy.default_timeout_us
+        policy.allow_timeout_override = wanted.queue_policy.allow_timeout_override
+        policy.max_queue_size = wanted.queue_policy.max_queue_size
+
+
+def _set_versions(config: ModelConfig, spec: ModelSpec) -> None:
+    policy = spec.serving.version_policy
+    if isinstance(policy, LatestVersions):
+        config.version_policy.latest.num_versions = policy.latest
+    elif isinstance(policy, SpecificVersions):
+        config.version_policy.specific.versions.extend(sorted(set(policy.specific)))
+    else:
+        config.version_policy.all.SetInParent()
+
+
+def _add_warmup(config: ModelConfig, signature: Signature, tensors: EntryTensors) -> None:
+    """Warm up at the smallest and the optimal batch (1 without a batch), with zeros.
+
+    Triton's random data are random bytes: NaN as floats, and indices out of any range as integers.
+    """
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    batch = signature.dimensions[BATCH] if signature.batched else None
+    shapes = {tensor.name: signature.shape(tensor, signature.sizes()) for tensor in signature.inputs}
+    if any(0 in shape for shape in shapes.values()):
+        return
+    for size in sorted({batch.min, batch.opt}) if batch else [1]:
+        warmup = config.model_warmup.add(name=f"batch_{size}" if batch else "zeros", batch_size=size)
+        for tensor in tensors.inputs:
+            dims = list(shapes[tensor.name][1:] if batch else shapes[tensor.name])
+            entry = warmup.inputs[tensor.name]
+            entry.data_type = pb.DataType.Value(TRITON_DTYPES[tensor.dtype])
+            entry.dims.extend(dims or [1])
+            entry.zero_data = True
+
+
+def _parameters(spec: ModelSpec, tensors: EntryTensors) -> dict[str, str]:
+    parameters = dict(spec.serving.parameters)
+    outputs = [tensor.name for tensor in tensors.outputs]
+    for key, wanted in (("labels", spec.labels), ("classification", spec.classification)):
+        if wanted is not None and wanted.output not in outputs:
+            raise UsageError(f"{key}.output: the model has no output {wanted.output!r}", expected=_one_of(outputs))
+    if spec.classification is not None:
+        parameters["tritonstack.classification"] = json.dumps(
+            {"output": spec.classification.output, "activation": spec.classification.activation}
+        )
+    if spec.preprocess.image is not None:
+        parameters["tritonstack.image"] = _image_parameter(spec.preprocess.image, tensors)
+    return parameters
+
+
+def _image_parameter(fields: dict[str, Any], tensors: EntryTensors) -> str:
+    """The JSON of the preprocessing, as the client's own class writes it, so that the client can read it back."""
+    from tritonstack.image import ImagePreprocessing
+
+    try:
+        preprocessing = ImagePreprocessing.from_json(json.dumps(fields))
+    except UsageError:
+        raise
+    except InputError as error:
+        raise UsageError(
+            f"preprocess.image: {error.summary}", given=error.given, expected=error.expected, next_step=error.next_step
+        ) from error
+    inputs = [tensor.name for tensor in tensors.inputs]
+    if preprocessing.input is not None and preprocessing.input not in inputs:
+        raise UsageError(
+            f"preprocess.image.input: the model has no input {preprocessing.input!r}", expected=_one_of(inputs)
+        )
+    if preprocessing.input is None and len(inputs) > 1:
+        raise UsageError("preprocess.image.input: the model has several inputs", expected=_one_of(inputs))
+    return preprocessing.to_json()
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return f"one of {', '.join(names)}"

@@ -1,0 +1,229 @@
+"""Put a finished version into a model repository in one step, or not at all.
+
+Everything is built in a hidden folder inside the repository (same filesystem), which is itself a small repository:
+<hidden>/<model>/{config.pbtxt,labels.txt,<version>/…}. When every gate has passed, renames make it visible. The order
+for a model that exists already: labels and config (compatible with every version there), then the version folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tritonstack.errors import InputError, RepositoryError, SetupError, UsageError
+from tritonstack_export.repository import parse_config
+from tritonstack_export.repository.layout import CONFIG_NAME, LABELS_NAME, EntryPaths
+from tritonstack_export.repository.manifest import digest_file, read
+
+if TYPE_CHECKING:
+    from tritonstack_export.repository import ModelConfig
+
+_PREFIX = ".tritonstack-export-"
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The hidden folder. `root` is a repository with the one model `model`."""
+
+    root: Path
+    model: Path
+
+    def version(self, number: int) -> Path:
+        """The folder of a version, created."""
+        folder = self.model / str(number)
+        folder.mkdir(exist_ok=True)
+        return folder
+
+
+def versions(repository: Path, name: str) -> list[int]:
+    """The version numbers of a model, rising; none when there is no such model."""
+    return list(EntryPaths(repository, name).versions())
+
+
+def require_free(repository: Path, name: str, version: int | None) -> None:
+    """Before any work: the repository can be written and `version` is free. Raises UsageError or SetupError."""
+    if repository.exists() and not repository.is_dir():
+        raise UsageError(f"--repository: {repository} is not a folder")
+    nearest = next((p for p in (repository, *repository.absolute().parents) if p.exists()), repository)
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise SetupError(f"cannot write to {nearest}", next_step="choose another --repository, or change its owner")
+    model = repository / name
+    if model.exists() and not model.is_dir():
+        raise RepositoryError(f"{model} exists and is not a folder", next_step="move it away, or choose another --name")
+    if version is not None and (model / str(version)).exists():
+        raise InputError(
+            f"version {version} of {name!r} exists already, and an existing version is never changed",
+            expected=f"a free number, such as {EntryPaths(repository, name).next_version()}",
+            next_step="leave --version away to get the next one",
+        )
+
+
+@contextmanager
+def staging(repository: Path, name: str) -> Iterator[Staging]:
+    """A hidden folder in `repository`, removed at the end whatever happens; folders created for it go too when
+    they are still empty. Leftovers of exports that were killed are removed on the way."""
+    created = [p for p in (repository, *repository.absolute().parents) if not p.exists()]
+    repository.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(repository)
+    root = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=repository))
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _try_lock(handle)
+        model = root / name
+        model.mkdir()
+        yield Staging(root, model)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+        os.close(handle)
+        for folder in created:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _try_lock(handle: int) -> bool:
+    """Whether the lock was taken. Some network filesystems cannot lock a folder: treated as not taken."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_leftovers(repository: Path) -> None:
+    """Remove staging folders whose owner is gone: the owner holds a lock on its folder, and a dead one none."""
+    for folder in repository.glob(f"{_PREFIX}*"):
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            # A folder without content may belong to an export that is between creating and locking it.
+            if any(folder.iterdir()) and _try_lock(handle):
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def publication_lock(repository: Path) -> Iterator[None]:
+    """One publication at a time per repository. A lock on the folder itself: no lock file is left behind."""
+    handle = os.open(repository, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # Where a folder cannot be locked, the rename of the version folder still decides.
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def next_version(repository: Path, name: str, version: int | None) -> int:
+    """The version to publish as. Call with the lock held. Raises InputError when `version` is taken."""
+    require_free(repository, name, version)
+    return version if version is not None else EntryPaths(repository, name).next_version()
+
+
+def existing_config(model: Path) -> ModelConfig | None:
+    """The config of a published model, None when there is none. Raises RepositoryError when it cannot be parsed."""
+    path = model / CONFIG_NAME
+    return parse_config(path.read_bytes(), path=path) if path.is_file() else None
+
+
+def was_edited(model: Path) -> bool:
+    """Whether somebody changed config.pbtxt after the newest version was exported."""
+    path = model / CONFIG_NAME
+    if not path.is_file():
+        return False
+    for number in reversed(versions(model.parent, model.name)):
+        try:
+            recorded = read(model / str(number)).files.get(f"../{CONFIG_NAME}")
+        except RepositoryError:
+            continue
+        return recorded is None or recorded.sha256 != digest_file(path).sha256
+    return True
+
+
+def require_compatible(old: ModelConfig, new: ModelConfig) -> None:
+    """One config serves all versions of a model, so inputs and outputs have to stay. Raises RepositoryError."""
+    differences = []
+    for kind, before, after in (("input", old.input, new.input), ("output", old.output, new.output)):
+        first, second = ({t.name: (t.data_type, tuple(t.dims)) for t in tensors} for tensors in (before, after))
+        differences += [f"{kind} {name!r} is gone" for name in first.keys() - second.keys()]
+        differences += [f"{kind} {name!r} is new" for name in second.keys() - first.keys()]
+        differences += [
+            f"{kind} {name!r} has another dtype or shape"
+            for name in first.keys() & second.keys()
+            if first[name] != second[name]
+        ]
+    if bool(old.max_batch_size) != bool(new.max_batch_size):
+        differences.append(f"max_batch_size is {new.max_batch_size} instead of {old.max_batch_size}")
+    if differences:
+        raise RepositoryError(
+            f"the new version does not fit the published model {old.name or new.name!r}: {'; '.join(sorted(differences))}",
+            expected="the same inputs and outputs in all versions of a model",
+            next_step="choose another --name",
+        )
+
+
+def publish(stage: Staging, repository: Path, number: int) -> Path:
+    """Make the staged version visible and return its folder. Call with the lock held; undone when it fails."""
+    target = repository / stage.model.name
+    _sync_tree(stage.model)
+    if not target.exists():
+        stage.model.rename(target)
+        _sync_folder(repository)
+        return target / str(number)
+    kept: list[tuple[Path, Path | None]] = []
+    try:
+        for name in (LABELS_NAME, CONFIG_NAME):
+            staged, current = stage.model / name, target / name
+            if not staged.is_file() or (current.is_file() and current.read_bytes() == staged.read_bytes()):
+                continue
+            backup = None
+            if current.exists():
+                backup = stage.root / f"previous_{name}"
+                os.link(current, backup)
+            kept.append((current, backup))
+            staged.replace(current)
+        stage.version(number).rename(target / str(number))
+    except BaseException:
+        for current, backup in reversed(kept):
+            if backup is not None:
+                backup.replace(current)
+            else:
+                current.unlink(missing_ok=True)
+        raise
+    _sync_folder(target)
+    return target / str(number)
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            continue
+        if path.is_dir():
+            path.chmod(0o755)
+            _sync_folder(path)
+        else:
+            path.chmod(0o644)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    folder.chmod(0o755)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,118 @@
+"""Flags of `tritonstack export` that change the spec: parsed, checked one by one, laid over the YAML values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tritonstack.errors import UsageError
+from tritonstack_export.spec_text import KeyPath, SpecText
+
+if TYPE_CHECKING:
+    from tritonstack_export.signature import AxisFlag
+
+# Kept here as plain numbers and checked against the spec by a test: parsing flags must not import pydantic.
+OPSET_MIN, OPSET_MAX = 16, 23
+
+
+@dataclass(frozen=True)
+class SpecFlags:
+    """The flags as given; None where absent."""
+
+    name: str | None = None
+    opset: int | None = None
+    min_batch: int | None = None
+    opt_batch: int | None = None
+    max_batch: int | None = None
+    no_batch: bool = False
+    input_names: tuple[str, ...] | None = None
+    output_names: tuple[str, ...] | None = None
+
+
+def parse_names(flag: str, text: str) -> tuple[str, ...]:
+    """``a,b`` -> names. Raises UsageError for empty and repeated ones."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise UsageError(f"{flag}: an empty name", given=repr(text), expected="different names, separated by commas")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(
+            f"{flag}: the name {twice!r} is given twice", given=repr(text), expected="different names, one per tensor"
+        )
+    return names
+
+
+def parse_dynamic(text: str) -> AxisFlag:
+    """``NAME:AXIS`` or ``NAME:AXIS=DIMENSION`` (axis 0 is ``batch`` by default). Names may hold any character."""
+    from tritonstack_export.signature import AxisFlag
+
+    match = re.fullmatch(r"(?P<name>.+):(?P<axis>-?\d+)(?:=(?P<dim>[A-Za-z_][A-Za-z0-9_]*))?", text, re.DOTALL)
+    if match is None:
+        raise UsageError(
+            "--dynamic: cannot read the value", given=repr(text), expected="NAME:AXIS or NAME:AXIS=DIMENSION"
+        )
+    axis = int(match["axis"])
+    if axis < 0:
+        raise UsageError("--dynamic: a negative axis", given=repr(text), expected="an axis counted from 0")
+    dimension = match["dim"] or ("batch" if axis == 0 else None)
+    if dimension is None:
+        raise UsageError(
+            "--dynamic: the dimension has no name", given=repr(text), expected=f"{text}=DIMENSION, one of `dimensions`"
+        )
+    return AxisFlag(text, match["name"], axis, dimension)
+
+
+def require_batch_order(flags: SpecFlags) -> None:
+    """The batch flags fit each other. Raises UsageError naming the flag."""
+    given = [
+        (flag, value)
+        for flag, value in (
+            ("--min-batch", flags.min_batch),
+            ("--opt-batch", flags.opt_batch),
+            ("--max-batch", flags.max_batch),
+        )
+        if value is not None
+    ]
+    if flags.no_batch and given:
+        raise UsageError(f"{given[0][0]} {given[0][1]} contradicts --no-batch", expected="one of the two")
+    for flag, value in given:
+        if value < 1:
+            raise UsageError(f"{flag} {value}: too small", expected="1 or more (--no-batch serves without a batch)")
+        if value > 2**31 - 1:
+            raise UsageError(f"{flag} {value}: too large", expected="at most 2147483647")
+    for (first, low), (second, high) in zip(given, given[1:], strict=False):
+        if low > high:
+            raise UsageError(
+                f"{first} {low} is above {second} {high}", expected="--min-batch <= --opt-batch <= --max-batch"
+            )
+
+
+def apply(text: SpecText, flags: SpecFlags) -> dict[KeyPath, str]:
+    """Lay the flags over the values of `text` in place; returns which flag set which key."""
+    values = text.values
+    said: dict[KeyPath, str] = {}
+    if flags.name is not None:
+        values["name"] = flags.name
+        said[("name",)] = f"--name {flags.name!r}"
+    if flags.opset is not None:
+        values["opset"] = flags.opset
+        said[("opset",)] = f"--opset {flags.opset}"
+    if flags.no_batch:
+        values["batch"] = False
+        said[("batch",)] = "--no-batch"
+    sizes = {"min": flags.min_batch, "opt": flags.opt_batch, "max": flags.max_batch}
+    if any(size is not None for size in sizes.values()):
+        batch: dict[str, Any] = dict(values["batch"]) if isinstance(values.get("batch"), dict) else {}
+        batch.update({key: size for key, size in sizes.items() if size is not None})
+        values["batch"] = batch
+        said[("batch",)] = " ".join(f"--{key}-batch {size}" for key, size in sizes.items() if size is not None)
+    if flags.output_names is not None:
+        values["outputs"] = _renamed_outputs(flags.output_names)
+        said[("outputs",)] = f"--output-names {','.join(flags.output_names)}"
+    return said
+
+
+def _renamed_outputs(names: Sequence[str]) -> list[dict[str, str]]:
+    return [{"name": name} for name in names]
