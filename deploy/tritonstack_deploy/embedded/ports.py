@@ -38,7 +38,7 @@ class Ports:
         with ExitStack() as stack:
             sockets = [stack.enter_context(_socket(host)) for _ in range(3)]
             for s in sockets:
-                s.bind((host, 0))
+                _bind(s, host, 0, "any")
             return cls(*(int(s.getsockname()[1]) for s in sockets))
 
 
@@ -56,21 +56,29 @@ def _require_free(host: str, port: int, endpoint: str) -> None:
     # SO_REUSEADDR only looks past TIME_WAIT; a listener still makes bind fail, also one that set SO_REUSEPORT.
     with _socket(host) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
+        _bind(s, host, port, endpoint)
+
+
+def _bind(s: socket.socket, host: str, port: int, endpoint: str) -> None:
+    try:
+        s.bind((host, port))
+    except OSError as error:
+        match error.errno:
+            case errno.EADDRINUSE:
                 raise SetupError(
                     f"port {port} ({endpoint}) on {host} is in use",
                     next_step="choose another --port-base, or 0 for free ports",
                 ) from None
-            if error.errno == errno.EACCES:
+            case errno.EACCES:
                 raise SetupError(
                     f"port {port} ({endpoint}) may not be opened by this user",
                     next_step="choose a --port-base above 1023",
                 ) from None
-            if error.errno == errno.EADDRNOTAVAIL:
+            case errno.EADDRNOTAVAIL:
                 raise UsageError(
-                    "--host is not an address of this machine", given=host, expected="127.0.0.1, or 0.0.0.0 for all"
+                    "--host is not an address of this machine",
+                    given=host,
+                    expected="127.0.0.1, or 0.0.0.0 for all",
                 ) from None
-            raise
+            case _:
+                raise
