@@ -30,9 +30,9 @@ class AsyncClient:
 
     It belongs to the event loop of its first call and opens new connections when used from another.
 
-    `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the deadline
-    of each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to repeat:
-    everything but inference after a broken connection, inference only if no connection could be made.
+    `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the
+    deadline of each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to
+    repeat: everything but inference after a broken connection, inference only if no connection could be made.
 
     Methods raise ServerUnavailable, DeadlineExceeded, ServerError, TensorError and UsageError of `tritonstack.errors`.
     Close the client when done (or use it as a context manager): closing waits for the calls in flight, because

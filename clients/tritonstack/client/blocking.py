@@ -28,9 +28,9 @@ T = TypeVar("T")
 class Client:
     """A client of one Triton server. One object serves any number of threads, and survives a fork.
 
-    `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the deadline
-    of each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to repeat:
-    everything but inference after a broken connection, inference only if no connection could be made.
+    `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the
+    deadline of each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to
+    repeat: everything but inference after a broken connection, inference only if no connection could be made.
 
     Methods raise ServerUnavailable, DeadlineExceeded, ServerError, TensorError and UsageError of `tritonstack.errors`.
     Close the client when done (or use it as a context manager): closing waits for the calls in flight, because

@@ -7,7 +7,7 @@ thrown into it. The clients only carry calls to the transport.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import TypedDict, TypeVar
 
 from tritonstack.client.call import Call, ConnectFailed, Pause, Reply
@@ -49,7 +49,8 @@ class InferOptions(TypedDict, total=False):
     - `priority`: 1 is the highest; 0 leaves it to the model.
     - `parameters`: custom request parameters.
     - `sequence_id`, `sequence_start`, `sequence_end`: for stateful models.
-    - `cast`: convert to the model's data types, refusing values that would not survive.
+    - `cast`: convert to the model's data types, refusing values that would not survive: True for every input, or the
+      names of those to convert.
     """
 
     outputs: Outputs | None
@@ -61,7 +62,7 @@ class InferOptions(TypedDict, total=False):
     sequence_id: int | str
     sequence_start: bool
     sequence_end: bool
-    cast: bool
+    cast: bool | Collection[str]
 
 
 class Flows:
@@ -146,14 +147,14 @@ class Flows:
         try:
             reply = yield from self.attempt(self.codec.model_config(model, version))
         except ServerError as error:
-            raise (yield from self._explained(error, model)) from None
+            raise (yield from self._explained(error, model, version)) from None
         return self.codec.read_model_config(reply)
 
     def statistics(self, model: str | None, version: str) -> Flow[tuple[ModelStatistics, ...]]:
         try:
             reply = yield from self.attempt(self.codec.statistics(model, version))
         except ServerError as error:
-            raise (error if model is None else (yield from self._explained(error, model))) from None
+            raise (error if model is None else (yield from self._explained(error, model, version))) from None
         return self.codec.read_statistics(reply)
 
     def _cached_metadata(self, model: str, version: str) -> Flow[tuple[ModelMetadata, bool]]:
@@ -170,7 +171,7 @@ class Flows:
         try:
             reply = yield from self.attempt(self.codec.model_metadata(model, version))
         except ServerError as error:
-            raise (yield from self._explained(error, model)) from None
+            raise (yield from self._explained(error, model, version)) from None
         config: ModelConfigView | None = None
         try:
             config_reply = yield from self.attempt(self.codec.model_config(model, version))
@@ -182,7 +183,7 @@ class Flows:
         self._metadata[model, version] = metadata
         return metadata
 
-    def _explained(self, error: ServerError, model: str) -> Flow[TritonstackError]:
+    def _explained(self, error: ServerError, model: str, version: str = "") -> Flow[TritonstackError]:
         """`error` with what the repository knows about `model`, where the server does not serve it."""
         try:
             index = yield from self.models()
@@ -198,6 +199,13 @@ class Flows:
             )
         if not any(entry.name == model and entry.state == "READY" for entry in index):
             return ServerUnavailable(f"model {model!r} is not ready: {_state(model, index)}")
+        versions = sorted({entry.version for entry in index if entry.name == model and entry.state == "READY"})
+        if version and version not in versions:
+            return ServerError(
+                f"model {model!r} has no version {version!r} that is ready",
+                code=error.code,
+                expected=f"one of {', '.join(versions)}",
+            )
         return error
 
     def _request(self, metadata: ModelMetadata, inputs: Mapping[str, object], options: InferOptions) -> InferRequest:
@@ -205,7 +213,7 @@ class Flows:
         check_names(inputs, metadata.inputs, model=metadata.name)
         cast = options.get("cast", False)
         tensors = tuple(
-            conform(spec, inputs[spec.name], max_batch_size=metadata.max_batch_size, cast=cast)
+            conform(spec, inputs[spec.name], max_batch_size=metadata.max_batch_size, cast=_casts(cast, spec.name))
             for spec in metadata.inputs
             if spec.name in inputs
         )
@@ -277,6 +285,10 @@ class Flows:
     def result(self, reply: Reply) -> InferResult:
         codec = self.codec
         return InferResult(lambda: codec.decode_infer(reply))
+
+
+def _casts(cast: bool | Collection[str], name: str) -> bool:
+    return cast if isinstance(cast, bool) else name in cast
 
 
 def _requested_outputs(outputs: Outputs | None, metadata: ModelMetadata) -> tuple[RequestedOutput, ...]:

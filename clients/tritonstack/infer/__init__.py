@@ -1,0 +1,1 @@
+"""`tritonstack infer`: one request from the command line."""
