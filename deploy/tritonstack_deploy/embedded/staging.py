@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
+from site import getsitepackages
 
 from tritonstack_deploy.embedded.installation import Installation
 
@@ -44,7 +45,7 @@ def stage_interpreter(installation: Installation, into: Path) -> Path:
     site.mkdir(parents=True)
     for entry in installation.stub_site.iterdir():
         (site / entry.name).symlink_to(entry)
-    own = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    own = dict.fromkeys([*getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     # addsitedir, not plain lines, so that path files inside (editable installs) count too.
     lines = [f"import site; site.addsitedir({folder!r})" for folder in own]
     (site / "interpreter.pth").write_text("\n".join(lines) + "\n")
