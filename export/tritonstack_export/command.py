@@ -186,6 +186,7 @@ def _as_json(result: ExportResult) -> dict[str, Any]:
         **result.tensors,
         "parity": {
             "compared_with": result.compared_with,
+            "sizes": [dict(sizes) for sizes in result.sizes],
             "outputs": {
                 name: {"max_abs": d.max_abs, "max_rel": d.max_rel, "cosine": d.cosine}
                 for name, d in result.parity.items()
@@ -198,20 +199,28 @@ def _as_json(result: ExportResult) -> dict[str, Any]:
 
 def _as_text(result: ExportResult) -> str:
     from tritonstack.terminal import human_bytes, human_seconds, table
+    from tritonstack_export.gates import sizes_text
 
     where = f"{result.name} version {result.version}: {result.path}"
     if not result.created:
         return f"up to date: {where}"
-    parity = ", ".join(
-        f"{name} max abs {d.max_abs:.2g}, max rel {d.max_rel:.2g}, cosine {d.cosine:.7f}"
-        for name, d in result.parity.items()
-    )
-    size = human_bytes(sum(result.files.values()))
-    details = {"export": size, "parity": parity, "check": "onnx.checker, strict shape inference"}
-    details["runs"] = "ONNX Runtime alone; no PyTorch model to compare with"
+    details = {
+        "check": "onnx.checker, strict shape inference",
+        "parity": f"ONNX Runtime against {result.compared_with}, at {len(result.sizes)} sizes",
+        "runs": "ONNX Runtime alone: no PyTorch model to compare with",
+        "publish": human_bytes(sum(result.files.values())),
+    }
     rows = [(step, human_seconds(seconds), details.get(step, "")) for step, seconds in result.seconds.items()]
     rows.append(("total", human_seconds(sum(result.seconds.values())), ""))
-    return f"{table(('step', 'time', 'result'), rows, align='<><')}\n\npublished {where}"
+    parts = [table(("step", "time", "result"), rows, align="<><")]
+    if result.parity:
+        distances = [
+            (name, f"{d.max_abs:.2g}", f"{d.max_rel:.2g}", f"{d.cosine:.7f}") for name, d in result.parity.items()
+        ]
+        parts.append(table(("output", "max abs", "max rel", "cosine"), distances, align="<>>>"))
+        parts.append("compared at " + "; ".join(sizes_text(sizes) for sizes in result.sizes))
+    parts.append(f"published {where}")
+    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":

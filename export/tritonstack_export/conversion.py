@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tritonstack.errors import GateError, InputError
+from tritonstack.errors import GateError, InputError, InternalError
 from tritonstack.terminal import Progress
 from tritonstack_export import gates, onnx_graph, onnx_tensors, operator_watch, output_tree
 from tritonstack_export.checkpoint import load_checkpoint, resolve_resource
@@ -27,13 +27,15 @@ from tritonstack_export.reference import Reference, to_numpy
 from tritonstack_export.samples import Array, random_inputs
 from tritonstack_export.signature import AxisFlag, Signature, make_signature, read_signature
 from tritonstack_export.size_plan import SizePlan, example_sizes, plan_sizes
-from tritonstack_export.spec import BATCH, ModelSpec
+from tritonstack_export.spec import BATCH, ModelSpec, SizeRange
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 DEFAULT_OPSET = 20
 MODEL_FILE = "model.onnx"
+_FREE = SizeRange(min=1, opt=8, max=32)
+"""What a dimension of a ready ONNX file is run at where the spec says nothing."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Converted:
     parity: tuple[ParityRow, ...]
     tolerances: Mapping[str, Tolerance]
     compared_with: str
+    sizes: tuple[Mapping[str, int], ...]
 
 
 def load(spec: ModelSpec, folder: Path, *, trust: bool) -> LoadedModel:
@@ -108,9 +111,8 @@ def load(spec: ModelSpec, folder: Path, *, trust: bool) -> LoadedModel:
         return LoadedModel(None, path, json_sha256(digests), digests["graph"], count)
     from tritonstack_export.captured_output import captured_output
 
-    assert spec.model.factory is not None
     with captured_output():
-        built = build_model(spec.model.factory, spec.model.arguments, folder=folder, seed=spec.parity.seed)
+        built = build_model(spec.model.factory or "", spec.model.arguments, folder=folder, seed=spec.parity.seed)
         if spec.model.checkpoint is not None:
             load_checkpoint(built.module, spec.model.checkpoint, folder=folder, trust=trust)
     state = built.module.state_dict()
@@ -141,18 +143,25 @@ def convert(
         with record.step("check"):
             files, tensors = _finish(raw, signature, list(reference.outputs), folder, asked, spec, record)
         with record.step("parity"):
+            _require_independent(reference, truth, spec)
             rows = _compare(truth, files[0], signature, spec)
-    return Converted(files, signature, tensors, asked, tuple(rows), truth.tolerances, "PyTorch in eval mode")
+    return Converted(
+        files, signature, tensors, asked, tuple(rows), truth.tolerances, "PyTorch in eval mode", truth.plan.runs
+    )
 
 
 @dataclass(frozen=True)
 class _Truth:
-    """What the PyTorch model answers at every size of the plan."""
+    """What the PyTorch model answers: `first` at the example's sizes, `outputs` at every size of the plan.
+
+    `scalars`: the outputs of rank 0.
+    """
 
     plan: SizePlan
+    first: dict[str, Array]
     outputs: tuple[dict[str, Array], ...]
     tolerances: dict[str, Tolerance]
-    squeezed: frozenset[str]
+    scalars: frozenset[str]
 
 
 def _run_reference(reference: Reference, spec: ModelSpec, flags: NameFlags, record: Record) -> _Truth:
@@ -213,9 +222,8 @@ def _run_reference(reference: Reference, spec: ModelSpec, flags: NameFlags, reco
         answers.append(outputs)
     if signature.batched:
         gates.require_batch_first(first, example, ranks, squeezes=lambda: operator_watch.squeezes(reference, inputs))
-        gates.require_independent(reference.run, inputs, first, signature, tolerances, runner="PyTorch")
     scalars = frozenset(name for name, value in first.items() if value.ndim == 0)
-    return _Truth(plan, tuple(answers), tolerances, scalars)
+    return _Truth(plan, first, tuple(answers), tolerances, scalars)
 
 
 def _export(reference: Reference, plan: SizePlan, spec: ModelSpec, opset: int, model: LoadedModel, work: Path) -> Path:
@@ -279,6 +287,15 @@ def check_file(path: Path) -> ModelProto:
     return onnx_tensors.read_proto(path)
 
 
+def _require_independent(reference: Reference, truth: _Truth, spec: ModelSpec) -> None:
+    """Only after the capture, which names the line of a branch on values: such a branch mixes samples as well."""
+    if reference.signature.batched:
+        inputs = random_inputs(reference.signature, truth.plan.example, seed=spec.parity.seed)
+        gates.require_independent(
+            reference.run, inputs, truth.first, reference.signature, truth.tolerances, runner="PyTorch"
+        )
+
+
 def _compare(truth: _Truth, path: Path, signature: Signature, spec: ModelSpec) -> list[ParityRow]:
     names = list(truth.tolerances)
     session = OnnxSession(path, names)
@@ -286,7 +303,7 @@ def _compare(truth: _Truth, path: Path, signature: Signature, spec: ModelSpec) -
     for sizes, expected in zip(truth.plan.runs, truth.outputs, strict=True):
         inputs = random_inputs(signature, sizes, seed=spec.parity.seed)
         found = session.run(inputs)
-        expected = {n: v.reshape(1) if n in truth.squeezed else v for n, v in expected.items()}
+        expected = {n: v.reshape(1) if n in truth.scalars else v for n, v in expected.items()}
         rows += gates.compare_with_reference(expected, found, sizes, truth.plan.example, truth.tolerances)
     inputs = random_inputs(signature, truth.plan.example, seed=spec.parity.seed)
     _session_gates(session, inputs, truth.plan.example, signature, truth.tolerances)
@@ -308,22 +325,23 @@ def _session_gates(
 
 def _adopt(model: LoadedModel, spec: ModelSpec, flags: NameFlags, *, folder: Path, record: Record) -> Converted:
     """A ready ONNX file: no PyTorch to compare with, so the gates are the checker and runs at several sizes."""
-    assert model.onnx is not None
+    if model.onnx is None:
+        raise InternalError("neither a module nor an ONNX file was loaded")
     with record.step("check"):
         proto = onnx_tensors.read_proto(model.onnx)
         onnx_graph.strip_metadata(proto)
-        signature = _adopted_signature(proto, spec, flags)
+        signature = _adopted_signature(proto, spec, flags, record)
         _note_graph(proto, record)
         files = tuple(onnx_tensors.write_model(proto, model.onnx.parent, folder / MODEL_FILE))
         checked = check_file(files[0])
     with record.step("runs"):
         record.note("a ready ONNX file has no PyTorch model to compare with: parity was not checked")
-        outputs, tolerances = _run_adopted(files[0], checked, signature, spec, record)
+        outputs, tolerances, ran = _run_adopted(files[0], checked, signature, spec, record)
     tensors = EntryTensors(onnx_graph.graph_inputs(checked), outputs)
-    return Converted(files, signature, tensors, onnx_graph.opset(checked), (), tolerances, "nothing")
+    return Converted(files, signature, tensors, onnx_graph.opset(checked), (), tolerances, "nothing", ran)
 
 
-def _adopted_signature(proto: ModelProto, spec: ModelSpec, flags: NameFlags) -> Signature:
+def _adopted_signature(proto: ModelProto, spec: ModelSpec, flags: NameFlags, record: Record) -> Signature:
     if flags.input_names is not None or flags.dynamic or spec.outputs is not None:
         raise InputError(
             "a ready ONNX file keeps its names and dimensions",
@@ -353,12 +371,17 @@ def _adopted_signature(proto: ModelProto, spec: ModelSpec, flags: NameFlags) -> 
         else t
         for t in tensors
     ]
+    free = {axis for t in tensors for axis in t.shape if isinstance(axis, str)} - {BATCH} - set(spec.dimensions)
+    if free:
+        # The bounds of a ready graph's dimensions only say what the gates run; the config leaves them open.
+        record.note(f"dimensions without bounds in the spec were run at up to {_FREE.max}: {', '.join(sorted(free))}")
+        spec = spec.model_copy(update={"dimensions": {**spec.dimensions, **dict.fromkeys(free, _FREE)}})
     return make_signature(tensors, spec)
 
 
 def _run_adopted(
     path: Path, proto: ModelProto, signature: Signature, spec: ModelSpec, record: Record
-) -> tuple[tuple[GraphTensor, ...], dict[str, Tolerance]]:
+) -> tuple[tuple[GraphTensor, ...], dict[str, Tolerance], tuple[Mapping[str, int], ...]]:
     declared = onnx_graph.graph_outputs(proto)
     session = OnnxSession(path, [tensor.name for tensor in declared])
     example = example_sizes(signature)
@@ -388,7 +411,7 @@ def _run_adopted(
         else GraphTensor(tensor.name, tensor.dtype, (None,) * first[tensor.name].ndim)
         for tensor in declared
     )
-    return outputs_found, tolerances
+    return outputs_found, tolerances, plan.runs
 
 
 def keep_work(work: Path, target: Path | None) -> None:

@@ -33,5 +33,5 @@ def weights_sha256(state: Mapping[str, Tensor]) -> str:
         tensor = state[name].detach().cpu().contiguous()
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         if tensor.numel():
-            digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -19,8 +19,7 @@ def read_labels(labels: Labels, *, folder: Path) -> tuple[str, ...]:
     elif labels.file is not None:
         found = _from_file(resolve_resource(labels.file, folder=folder, key="labels.file"))
     else:
-        assert labels.package is not None
-        value = import_attribute(labels.package, folder=folder, key="labels.package")
+        value = import_attribute(labels.package or "", folder=folder, key="labels.package")
         if callable(value):
             try:
                 value = value()

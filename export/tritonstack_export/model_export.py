@@ -43,7 +43,7 @@ class ExportOptions:
     if_changed: bool = False
     trust: bool = False
     keep_work: Path | None = None
-    names: NameFlags = NameFlags()
+    names: NameFlags = field(default_factory=NameFlags)
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class ExportResult:
     notes: tuple[str, ...]
     parity: Mapping[str, Distance]
     compared_with: str
+    sizes: tuple[Mapping[str, int], ...]
     files: Mapping[str, int]
     tensors: Mapping[str, Any] = field(default_factory=dict)
 
@@ -138,6 +139,7 @@ def _build(
         notes=tuple(record.notes),
         parity=summary(converted.parity),
         compared_with=converted.compared_with,
+        sizes=converted.sizes,
         files={name: entry.size for name, entry in digests.items() if not name.startswith("../")},
         tensors={key: fields[key] for key in ("inputs", "outputs")},
     )
@@ -188,9 +190,7 @@ def _check_staged(stage: Staging, repository: Path, spec: ModelSpec, number: int
     if isinstance(policy, LatestVersions):
         newer = [v for v in publication.versions(repository, spec.name) if v > number]
         if len(newer) >= policy.latest:
-            record.note(
-                f"version {number} is not served: the policy is the latest {policy.latest}, and {newer[-1]} exists"
-            )
+            record.note(f"version {number} is not served: the policy is latest {policy.latest}, and {newer[-1]} exists")
 
 
 def _identity(spec: ModelSpec, model: LoadedModel, labels: tuple[str, ...] | None) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _up_to_date(repository: Path, name: str, identity: dict[str, Any]) -> Export
         if expected is not None and (not file.is_file() or manifest.digest_file(file) != expected):
             return None
     files = {name: entry.size for name, entry in recorded.files.items() if not name.startswith("../")}
-    return ExportResult(name, numbers[-1], path, False, {}, (), {}, "", files)
+    return ExportResult(name, numbers[-1], path, False, {}, (), {}, "", (), files)
 
 
 def _manifest_fields(

@@ -142,8 +142,10 @@ def _value_names(graph: GraphProto) -> set[str]:
 
 def _rename(graph: GraphProto, mapping: Mapping[str, str]) -> None:
     for inner in _graphs(graph):
-        for named in (*inner.initializer, *inner.input, *inner.output, *inner.value_info):
-            named.name = mapping.get(named.name, named.name)
+        for weight in inner.initializer:
+            weight.name = mapping.get(weight.name, weight.name)
+        for value in (*inner.input, *inner.output, *inner.value_info):
+            value.name = mapping.get(value.name, value.name)
         for node in inner.node:
             _rename_node(node, mapping)
 

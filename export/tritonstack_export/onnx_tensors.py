@@ -90,8 +90,6 @@ def external_span(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
     leaves `folder`, a missing file, or one that is too short."""
     import math
 
-    from onnx import helper
-
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     pure = PurePosixPath(location.replace("\\", "/"))
@@ -103,9 +101,7 @@ def external_span(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
         )
     path = folder / pure
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise InputError(
-            f"the weights of {tensor.name!r} point outside of the model's folder through a link: {location!r}"
-        )
+        raise InputError(f"the weights of {tensor.name!r} leave the model's folder through a link: {location!r}")
     if not path.is_file():
         raise InputError(
             f"the weights file {location!r} of the ONNX model is missing",
@@ -114,7 +110,7 @@ def external_span(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
         )
     try:
         offset = int(entries.get("offset") or 0)
-        bits = _bits(tensor.data_type, helper)
+        bits = _bits(tensor.data_type)
         length = int(entries.get("length") or math.ceil(math.prod(tensor.dims) * bits / 8))
     except ValueError:
         raise InputError(f"the weights of {tensor.name!r} have a broken offset or length", given=str(entries)) from None
@@ -128,10 +124,10 @@ def external_span(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
     return path, offset, length
 
 
-def _bits(data_type: int, helper: object) -> int:
+def _bits(data_type: int) -> int:
     import onnx
 
-    name = onnx.TensorProto.DataType.Name(data_type)  # type: ignore[arg-type]
+    name = onnx.TensorProto.DataType.Name(data_type)
     if name.endswith("INT4") or name.startswith("FLOAT4"):
         return 4
     return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize) * 8

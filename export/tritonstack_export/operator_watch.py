@@ -34,14 +34,14 @@ def _watch(
 
     found: list[str] = []
 
-    class Watch(TorchDispatchMode):
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             name, variant = func._schema.name, func._schema.overload_name
             if (overload is None or variant == overload) and wanted(name, {tag.name for tag in func.tags}):
                 found.append(_describe(name.split("::")[-1].strip("_")))
             return func(*args, **(kwargs or {}))
 
-    with Watch():
+    with Watch():  # type: ignore[no-untyped-call]
         reference.tree(inputs)
     return list(dict.fromkeys(found))
 

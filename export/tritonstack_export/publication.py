@@ -168,7 +168,7 @@ def require_compatible(old: ModelConfig, new: ModelConfig) -> None:
         differences.append(f"max_batch_size is {new.max_batch_size} instead of {old.max_batch_size}")
     if differences:
         raise RepositoryError(
-            f"the new version does not fit the published model {old.name or new.name!r}: {'; '.join(sorted(differences))}",
+            f"the new version does not fit the published model {new.name!r}: {'; '.join(sorted(differences))}",
             expected="the same inputs and outputs in all versions of a model",
             next_step="choose another --name",
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tritonstack.errors import InputError, UsageError
+from tritonstack.errors import InputError, InternalError, UsageError
 from tritonstack_export.spec import BATCH, DTYPES, InputSpec, ModelSpec
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ class Signature:
 
 @dataclass(frozen=True)
 class AxisFlag:
-    """``--dynamic NAME:AXIS=DIMENSION``."""
+    """``--dynamic NAME:AXIS=DIMENSION``; `dimension` None: not given, and no default for that axis."""
 
     text: str
     tensor: str
     axis: int
-    dimension: str
+    dimension: str | None
 
 
 def torch_dtype_name(tensor: Tensor) -> str:
@@ -193,7 +193,8 @@ def _from_spec(entry: InputSpec, index: int, examples: Sequence[tuple[str | None
     if example is not None:
         dtype = dtype or torch_dtype_name(example)
         shape = shape if shape is not None else (BATCH, *tuple(example.shape)[1:])
-    assert dtype is not None and shape is not None
+    if dtype is None or shape is None:
+        raise InternalError("an input without dtype or shape passed the spec")
     low, high = entry.range if entry.range is not None else (None, None)
     if entry.range is None and example is not None:
         low, high = _example_range(example)
@@ -251,6 +252,11 @@ def _set_dynamic(tensors: Sequence[ModelInput], flag: AxisFlag) -> list[ModelInp
                 raise UsageError(
                     f"--dynamic {flag.text}: input {tensor.name!r} has no axis {flag.axis}",
                     expected=f"an axis from 0 to {rank - 1}" if rank else "nothing: it is a scalar",
+                )
+            if flag.dimension is None:
+                raise UsageError(
+                    f"--dynamic {flag.text}: the dimension has no name",
+                    expected=f"{flag.text}=DIMENSION, with bounds under `dimensions` in the spec",
                 )
             shape = (*tensor.shape[: flag.axis], flag.dimension, *tensor.shape[flag.axis + 1 :])
             tensor = replace(tensor, shape=shape)

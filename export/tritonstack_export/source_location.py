@@ -44,7 +44,7 @@ def from_stack_text(text: str | None) -> tuple[str, str] | None:
 
 
 def of_error(error: BaseException) -> str | None:
-    """``model.py:13`` where `error` arose in user code: from its own text (torch writes it there), else its traceback."""
+    """``model.py:13`` where `error` arose in user code: from its text (torch writes it there), else its traceback."""
     found = from_stack_text(str(error))
     return found[0] if found else from_traceback(error.__traceback__)
 

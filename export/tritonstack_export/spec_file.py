@@ -1,4 +1,4 @@
-"""A model spec from a file: YAML, overrides from the command line, then validation with the position of each mistake."""
+"""A model spec from a file: YAML, overrides from the command line, then validation that says where."""
 
 from __future__ import annotations
 

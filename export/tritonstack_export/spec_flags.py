@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tritonstack.errors import UsageError
@@ -56,12 +57,7 @@ def parse_dynamic(text: str) -> AxisFlag:
     axis = int(match["axis"])
     if axis < 0:
         raise UsageError("--dynamic: a negative axis", given=repr(text), expected="an axis counted from 0")
-    dimension = match["dim"] or ("batch" if axis == 0 else None)
-    if dimension is None:
-        raise UsageError(
-            "--dynamic: the dimension has no name", given=repr(text), expected=f"{text}=DIMENSION, one of `dimensions`"
-        )
-    return AxisFlag(text, match["name"], axis, dimension)
+    return AxisFlag(text, match["name"], axis, match["dim"] or ("batch" if axis == 0 else None))
 
 
 def require_batch_order(flags: SpecFlags) -> None:
@@ -82,7 +78,7 @@ def require_batch_order(flags: SpecFlags) -> None:
             raise UsageError(f"{flag} {value}: too small", expected="1 or more (--no-batch serves without a batch)")
         if value > 2**31 - 1:
             raise UsageError(f"{flag} {value}: too large", expected="at most 2147483647")
-    for (first, low), (second, high) in zip(given, given[1:], strict=False):
+    for (first, low), (second, high) in pairwise(given):
         if low > high:
             raise UsageError(
                 f"{first} {low} is above {second} {high}", expected="--min-batch <= --opt-batch <= --max-batch"

@@ -85,13 +85,13 @@ def _explain(error: Exception, noise: str, paths: Sequence[OutputPath]) -> GateE
         )
         constant = re.search(r"specialized it to be a constant \((\d+)\)", reason)
         reason = (
-            f"the model fixes it at {constant[1]}, the size of the example (a number written into reshape, view or expand?)"
+            f"the model fixes it at {constant[1]}, the example's size (a number in reshape, view or expand?)"
             if constant
             else re.sub(r"\s+", " ", reason.split("If you're")[0])[:240]
         )
         return GateError(
             f"the dimension {violated[1]} cannot be dynamic: {reason}",
-            next_step="use x.shape[0] or -1 instead of a fixed size and drop branches on the size, or narrow the bounds",
+            next_step="use x.shape[0] or -1 in place of numbers, drop branches on sizes, or narrow the bounds",
         )
     detail = source_location.first_line(error)
     return GateError(f"torch.export cannot capture the model{place}: {type(error).__name__}: {detail}")
