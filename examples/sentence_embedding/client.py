@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from model import model_folder
 from tokenizers import Tokenizer
+
 from tritonstack import Client, TritonstackError
 from tritonstack.terminal import table
 

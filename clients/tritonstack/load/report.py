@@ -106,7 +106,11 @@ class InputDescription:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """A whole load test. `versions` are the model versions that answered."""
+    """A whole load test. `versions` are the model versions that answered.
+
+    `duration_s` and `requests` are what was asked for per level, `max_lag_s` and `max_error_rate` the limits its levels
+    were judged by.
+    """
 
     started_at: str
     command: tuple[str, ...]
@@ -123,6 +127,10 @@ class LoadReport:
     request_bytes: int
     seed: int
     timeout_s: float
+    duration_s: float | None
+    requests: int | None
+    max_lag_s: float
+    max_error_rate: float
     levels: tuple[LevelReport, ...]
 
     @property

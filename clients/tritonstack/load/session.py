@@ -78,8 +78,9 @@ async def run_load_async(
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     here = environment.here()
     endpoint = parse_endpoint(plan.url, protocol=plan.protocol)
-    stopper = _Stopper()
-    async with AsyncClient(plan.url, protocol=plan.protocol, timeout_s=plan.timeout_s) as client:
+    stopper = _Stopper(observer)
+    # No retries: a repeated request would hide a failure in a long latency.
+    async with AsyncClient(plan.url, protocol=plan.protocol, timeout_s=plan.timeout_s, retries=0) as client:
         with stopper.on_signals() if stop_on_signal else contextlib.nullcontext():
             server = await client.server_metadata()
             target = await _prepare(client, plan)
@@ -109,6 +110,10 @@ async def run_load_async(
         request_bytes=target.request_bytes,
         seed=plan.seed,
         timeout_s=plan.timeout_s,
+        duration_s=plan.duration_s,
+        requests=plan.requests,
+        max_lag_s=plan.max_lag_s,
+        max_error_rate=plan.max_error_rate,
         levels=tuple(levels),
     )
 
@@ -300,8 +305,9 @@ def classify(error: Exception) -> Failure | None:
 class _Stopper:
     """Turns signals into an orderly stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, observer: Observer) -> None:
         self.stopped = False
+        self._observer = observer
         self._engine: Engine | None = None
         self._task = asyncio.current_task()
 
@@ -332,6 +338,7 @@ class _Stopper:
     def _signalled(self) -> None:
         if self._engine is not None and not self.stopped:
             self._engine.stop()
+            self._observer.note(f"stopping: waiting for {self._engine.tally.in_flight} requests in flight")
         elif self._task is not None:
             self._task.cancel()
         self.stopped = True

@@ -38,12 +38,12 @@ def judge(
     elif tally.latency.count == 0:
         problems.append("no request succeeded")
     if result.abandoned:
-        problems.append(f"{result.abandoned} requests outlived their own deadline and were given up")
+        problems.append(f"{_requests(result.abandoned)} outlived the deadline and had to be given up")
     if arrival is not None:
         problems += _late_generator(plan, result)
         if tally.unsent and not result.interrupted:
             problems.append(
-                f"{tally.unsent} scheduled requests were never sent: all {max_in_flight} places in flight stayed taken "
+                f"{_requests(tally.unsent)} scheduled but never sent: all {max_in_flight} places stayed taken "
                 f"for {BACKLOG_GRACE_S:g} s after the window, so the slowest requests are missing from the latencies"
             )
         notes += _open_loop_notes(arrival, result, max_in_flight)
@@ -54,7 +54,7 @@ def judge(
         )
     if tally.measured and tally.measured_errors / tally.measured > plan.max_error_rate:
         failures.append(
-            f"{tally.measured_errors} of {tally.measured} requests failed "
+            f"{tally.measured_errors} of {_requests(tally.measured)} failed "
             f"({100 * tally.measured_errors / tally.measured:.3g} %, allowed {100 * plan.max_error_rate:g} %)"
         )
     if server.other_inferences:
@@ -63,6 +63,10 @@ def judge(
         if entry.reset:
             notes.append(f"{entry.model} version {entry.version} was loaded anew during the run")
     return Verdict(tuple(problems), tuple(failures), tuple(notes))
+
+
+def _requests(count: int) -> str:
+    return f"{count} request{'s' if count != 1 else ''}"
 
 
 def _late_generator(plan: LoadPlan, result: EngineResult) -> list[str]:
@@ -81,8 +85,8 @@ def _open_loop_notes(arrival: OpenLoop, result: EngineResult, max_in_flight: int
     notes = []
     if tally.limit_hits:
         notes.append(
-            f"{tally.limit_hits} requests waited for one of {max_in_flight} places in flight; the wait is part of "
-            "their latency"
+            f"{_requests(tally.limit_hits)} had to wait for one of {max_in_flight} places in flight; the wait is part "
+            "of the latency"
         )
     scheduled = tally.measured + tally.unsent + result.abandoned
     if not result.interrupted and result.window_s > 0 and tally.ended_in_window < OVERLOAD_SHARE * scheduled:

@@ -42,7 +42,7 @@ def check_flow(entry: ModelEntry, config: ModelConfig) -> None:
                 at=at,
             )
         elif tensor not in readers and tensor not in outputs:
-            findings.warning(
+            findings.error(
                 "ensemble-unused",
                 f"step {written_by[0] + 1}: tensor {printable(tensor)!r} is written but nothing reads it",
                 fix="remove it from the output_map, or use it",
@@ -58,7 +58,14 @@ def check_flow(entry: ModelEntry, config: ModelConfig) -> None:
                 at=("ensemble_scheduling", "step", read_by[0], "input_map"),
             )
     for index, tensor in enumerate(config.output):
-        if tensor.name not in writers:
+        if tensor.name in inputs:
+            findings.warning(
+                "ensemble-flow",
+                f"output {printable(tensor.name)!r} is also an input: clients get back what they sent",
+                fix="let a step write the output under its own name",
+                at=("output", index),
+            )
+        elif tensor.name not in writers:
             findings.error(
                 "ensemble-flow",
                 f"output {printable(tensor.name)!r} is never written by any step",
@@ -68,8 +75,8 @@ def check_flow(entry: ModelEntry, config: ModelConfig) -> None:
                 at=("output", index),
             )
     for index, tensor in enumerate(config.input):
-        if tensor.name not in readers:
-            findings.warning(
+        if tensor.name not in readers and tensor.name not in outputs:
+            findings.error(
                 "ensemble-unused",
                 f"input {printable(tensor.name)!r} is used by no step",
                 fix="remove it, or map it to a step",

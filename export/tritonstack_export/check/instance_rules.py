@@ -13,10 +13,10 @@ def check_instances(entry: ModelEntry, config: ModelConfig, *, gpus: int | None)
     """`gpus` as in `check_repository`: None leaves placement alone."""
     findings = entry.findings
     if entry.is_ensemble and config.instance_group:
-        findings.warning(
+        findings.error(
             "instance-group",
-            "an ensemble has no instances of its own: instance_group is ignored",
-            fix="set instance_group in the models that the steps name",
+            "an ensemble has no instances of its own, so Triton refuses instance_group",
+            fix="remove it; set instance_group in the models that the steps name",
             at=("instance_group",),
         )
         return

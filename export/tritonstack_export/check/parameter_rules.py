@@ -25,11 +25,14 @@ _WHOLE_NUMBERS: dict[str, int | None] = {
 }
 _OTHER_NAMES = ("memory.enable_memory_arena_shrinkage", "python_site")
 _PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\{\{[^}]*\}\}")
+_LABEL_NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]*")
+_TAKEN_LABELS = {"model", "version", "gpu_uuid"}
 # More threads than any machine has: a mistake such as a byte count in the wrong field.
 _MOST_THREADS = 4096
 
 
 def check_parameters(entry: ModelEntry, config: ModelConfig) -> None:
+    """Parameters by name and value, and the names of metric tags."""
     findings = entry.findings
     for name in sorted(config.parameters):
         value = config.parameters[name].string_value
@@ -45,6 +48,15 @@ def check_parameters(entry: ModelEntry, config: ModelConfig) -> None:
             _check_own(name, value, at, findings)
         elif entry.backend == "onnxruntime":
             _check_session_option(name, value, at, findings)
+    for name in sorted(config.metric_tags):
+        if not _LABEL_NAME.fullmatch(name) or name in _TAKEN_LABELS:
+            findings.error(
+                "metric-tag",
+                f"the metric tag {printable(name)!r} is no free Prometheus label name: Triton aborts on it",
+                fix="use letters, digits and '_', not starting with a digit or '__', "
+                f"and none of {', '.join(sorted(_TAKEN_LABELS))}",
+                at=findings.positions.map_entry(("metric_tags",), name) if findings.positions else ("metric_tags",),
+            )
     if findings.positions:
         for name in findings.positions.repeated_keys("parameters"):
             findings.error(

@@ -58,9 +58,9 @@ def _check_dynamic_batching(config: ModelConfig, findings: FindingList) -> None:
             at=(at, "default_priority_level" if default else "priority_levels"),
         )
     if default and not levels:
-        findings.error(
+        findings.warning(
             "priority",
-            f"default_priority_level {default} without priority_levels",
+            f"default_priority_level {default} has no effect without priority_levels",
             fix="set priority_levels too",
             at=(at, "default_priority_level"),
         )

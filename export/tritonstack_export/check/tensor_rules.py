@@ -11,6 +11,7 @@ from tritonstack_export.check.model_entry import ModelEntry
 from tritonstack_export.repository.config_text import ModelConfig
 
 TYPE_INVALID = 0
+_FIXED_TENSORS = {"onnxruntime", "tensorrt", "pytorch", "ensemble"}
 
 
 def check_tensors(entry: ModelEntry, config: ModelConfig) -> None:
@@ -26,7 +27,9 @@ def check_tensors(entry: ModelEntry, config: ModelConfig) -> None:
     for kind in ("input", "output"):
         tensors = list(getattr(config, kind))
         if not tensors:
-            findings.error(
+            # Backends of one's own may well take no input; an ONNX or TensorRT model has both.
+            report = findings.error if entry.backend in _FIXED_TENSORS else findings.warning
+            report(
                 "no-tensors",
                 f"the config declares no {kind}s",
                 fix=f"declare every {kind} with name, data_type and dims",

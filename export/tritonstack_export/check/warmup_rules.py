@@ -17,6 +17,14 @@ ELEMENT_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11
 
 def check_warmup(entry: ModelEntry, config: ModelConfig) -> None:
     inputs = {tensor.name: tensor for tensor in config.input}
+    if entry.is_ensemble and config.model_warmup:
+        entry.findings.error(
+            "warmup",
+            "an ensemble takes no model_warmup",
+            fix="remove it; warm up the models that the steps name",
+            at=("model_warmup",),
+        )
+        return
     for index, sample in enumerate(config.model_warmup):
         _check_sample(sample, index, inputs, entry, config)
 
@@ -25,8 +33,6 @@ def _check_sample(sample: Any, index: int, inputs: dict[str, Any], entry: ModelE
     findings = entry.findings
     at: tuple[str | int, ...] = ("model_warmup", index)
     title = f"warm-up {printable(sample.name)!r}" if sample.name else f"warm-up {index + 1}"
-    if not sample.name:
-        findings.error("warmup", f"{title} has no name", fix="name it; Triton refuses nameless samples", at=at)
     if config.max_batch_size > 0 and sample.batch_size == 0:
         findings.error(
             "warmup-batch",
@@ -102,13 +108,6 @@ def _check_input(
         )
     elif source == "input_data_file":
         _check_file(data, title, name, at, folder, findings)
-    elif source == "random_data" and words.get(data.data_type) == "TYPE_STRING":
-        findings.error(
-            "warmup-data",
-            f"{title}: input {name!r} holds strings, for which there is no random data",
-            fix="use zero_data: true (empty strings) or input_data_file",
-            at=at,
-        )
 
 
 def _check_file(

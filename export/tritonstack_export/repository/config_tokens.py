@@ -17,6 +17,11 @@ _SKIP = re.compile(r"(?:[ \t\r\n\v\f]+|#[^\n]*)+")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[0-9.][0-9A-Za-z_.]*(?:(?<=[eE])[+-][0-9A-Za-z_.]*)?")
 _STRING = re.compile(r"\"(?:[^\"\\\n]|\\[^\n])*\"|'(?:[^'\\\n]|\\[^\n])*'")
+# Group 1 catches what is no escape of the C++ parser; known ones match without it.
+_ESCAPE = re.compile(
+    r"\\(?:[abfnrtv\\?'\"]|[0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})"
+    r"|(\\.)"
+)
 _STRICT_NUMBER = re.compile(
     r"0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?"
 )
@@ -101,6 +106,15 @@ def _token_at(text: str, offset: int) -> Token:
         if string is None:
             raise TokenProblem(
                 "the string has no closing quote on its line", offset=offset, fix=f"close it with {char}"
+            )
+        escape = _ESCAPE.search(string.group())
+        while escape and not escape.group(1):
+            escape = _ESCAPE.search(string.group(), escape.end())
+        if escape:
+            raise TokenProblem(
+                f"the string holds the unknown escape {escape.group(1)}",
+                offset=offset + escape.start(),
+                fix=f"write a backslash itself as two: \\{escape.group(1)}",
             )
         return Token("string", string.group(), offset)
     word = _WORD.match(text, offset)
