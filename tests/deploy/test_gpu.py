@@ -1,0 +1,137 @@
+"""The onnxruntime backend on a GPU: the same entry, the CUDA provider, tensors that stay on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from tiny_models import TinyModel, affine, onnx_config, save_graph, value
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonstack_deploy.embedded import EmbeddedServer
+
+pytestmark = pytest.mark.gpu
+
+ON_DEVICE = (
+    'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
+    'parameters { key: "gpu_outputs" value { string_value: "1" } }\n'
+)
+
+
+def convolution(name: str, *, extra: str = "") -> TinyModel:
+    """float32 [N, 3, 32, 32] → [N, 8, 32, 32] with seeded weights."""
+
+    def write(folder: Path) -> None:
+        weights = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(np.float32)
+        save_graph(
+            folder / "model.onnx",
+            [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["c"], ["y"])],
+            [value("x", "FLOAT", ["N", 3, 32, 32])],
+            [value("y", "FLOAT", ["N", 8, 32, 32])],
+            [helper.make_tensor("w", TensorProto.FLOAT, weights.shape, weights.ravel())],
+        )
+
+    config = onnx_config([("x", "TYPE_FP32", "[ 3, 32, 32 ]")], [("y", "TYPE_FP32", "[ 8, 32, 32 ]")], extra=extra)
+    return TinyModel(name, config, write)
+
+
+def squared(name: str, *, extra: str = "") -> TinyModel:
+    """y = x² on [N, 8, 32, 32]."""
+
+    def write(folder: Path) -> None:
+        save_graph(
+            folder / "model.onnx",
+            [helper.make_node("Mul", ["x", "x"], ["y"])],
+            [value("x", "FLOAT", ["N", 8, 32, 32])],
+            [value("y", "FLOAT", ["N", 8, 32, 32])],
+        )
+
+    dims = "[ 8, 32, 32 ]"
+    return TinyModel(name, onnx_config([("x", "TYPE_FP32", dims)], [("y", "TYPE_FP32", dims)], extra=extra), write)
+
+
+def step(model: str, source: str, target: str) -> str:
+    return (
+        f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "x" value: "{source}" }} '
+        f'output_map {{ key: "y" value: "{target}" }} }}'
+    )
+
+
+def ensemble(name: str, first: str, second: str) -> TinyModel:
+    config = (
+        'platform: "ensemble"\nmax_batch_size: 8\n'
+        'input { name: "x" data_type: TYPE_FP32 dims: [ 3, 32, 32 ] }\n'
+        'output { name: "y" data_type: TYPE_FP32 dims: [ 8, 32, 32 ] }\n'
+        f"ensemble_scheduling {{ {step(first, 'x', 'middle')} {step(second, 'middle', 'y')} }}\n"
+    )
+    return TinyModel(name, config, lambda folder: None)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    affine("auto", extra="instance_group { count: 1 }").add_to(root)
+    convolution("conv").add_to(root)
+    convolution("conv_gpu", extra=ON_DEVICE + "instance_group { count: 1 kind: KIND_GPU }").add_to(root)
+    squared("squared_gpu", extra=ON_DEVICE + "instance_group { count: 1 kind: KIND_GPU }").add_to(root)
+    convolution("conv_cpu", extra="instance_group { count: 1 kind: KIND_CPU }").add_to(root)
+    ensemble("chain", "conv_gpu", "squared_gpu").add_to(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(repository) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stub(server: EmbeddedServer) -> Iterator[Any]:
+    with grpc.insecure_channel(server.grpc_url.removeprefix("grpc://")) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def infer(stub: Any, model: str, x: np.ndarray) -> np.ndarray:
+    request = service_pb2.ModelInferRequest(model_name=model)
+    tensor = request.inputs.add(name="x", datatype="FP32")
+    tensor.shape.extend(x.shape)
+    request.raw_input_contents.append(x.tobytes())
+    request.outputs.add(name="y")
+    reply = stub.ModelInfer(request, timeout=60)
+    return np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(reply.outputs[0].shape)
+
+
+def expected(repository: Path, x: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(repository / "conv" / "1" / "model.onnx", providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("model", ["auto", "conv", "conv_gpu", "squared_gpu"])
+def test_the_cuda_provider_runs(server: EmbeddedServer, model: str) -> None:
+    assert server.providers[model].providers[0] == "CUDAExecutionProvider"
+    assert server.providers[model].kind == "GPU"
+
+
+def test_a_cpu_model_stays_on_the_cpu(server: EmbeddedServer) -> None:
+    assert server.providers["conv_cpu"].providers == ("CPUExecutionProvider",)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.parametrize("model", ["conv", "conv_gpu", "conv_cpu"])
+def test_answers_match_the_cpu(stub: Any, repository: Path, model: str, batch: int) -> None:
+    x = np.random.default_rng(batch).standard_normal((batch, 3, 32, 32)).astype(np.float32)
+    want = expected(repository, x)
+    # TF32 convolutions keep about three digits.
+    np.testing.assert_allclose(infer(stub, model, x), want, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_tensors_between_ensemble_steps_stay_on_the_device(stub: Any, repository: Path, batch: int) -> None:
+    for seed in range(5):
+        x = np.random.default_rng(seed).standard_normal((batch, 3, 32, 32)).astype(np.float32)
+        np.testing.assert_allclose(infer(stub, "chain", x), expected(repository, x) ** 2, atol=1e-1, rtol=4e-2)
