@@ -26,7 +26,7 @@ _WHOLE_NUMBERS: dict[str, int | None] = {
 _OTHER_NAMES = ("memory.enable_memory_arena_shrinkage", "python_site")
 _PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\{\{[^}]*\}\}")
 _LABEL_NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]*")
-_TAKEN_LABELS = {"model", "version", "gpu_uuid"}
+_TAKEN_LABELS = {"model", "version", "gpu_uuid", "le", "quantile"}
 # More threads than any machine has: a mistake such as a byte count in the wrong field.
 _MOST_THREADS = 4096
 

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[0-9.][0-9A-Za-z_.]*(?:(?<=[eE])[+-][0-9A-Za-z_.]*)?")
 _STRING = re.compile(r"\"(?:[^\"\\\n]|\\[^\n])*\"|'(?:[^'\\\n]|\\[^\n])*'")
 # Group 1 catches what is no escape of the C++ parser; known ones match without it.
 _ESCAPE = re.compile(
-    r"\\(?:[abfnrtv\\?'\"]|[0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})"
+    r"\\(?:[abfnrtv\\?'\"]|[0-7]{1,3}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})"
     r"|(\\.)"
 )
 _STRICT_NUMBER = re.compile(
