@@ -222,7 +222,7 @@ class Engine:
                 await timer.sleep_until(due_s)
             else:
                 await asyncio.sleep(0)
-            if self._interrupted and due_s >= tally.close_at_s:
+            if self._failure is not None or due_s >= tally.close_at_s:
                 break
             ready_s = due_s
             if tally.in_flight >= self._max_in_flight:

@@ -1,0 +1,271 @@
+"""The command as a user runs it: a process of its own against the real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tritonstack_deploy.embedded import EmbeddedServer
+
+
+def tritonstack_load(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tritonstack", "load", *map(str, arguments)], capture_output=True, text=True, timeout=60
+    )
+
+
+def shape_of(value: Any) -> Any:
+    """The structure of a JSON value: keys and types, lists by their first element."""
+    if isinstance(value, dict):
+        return {key: shape_of(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [shape_of(value[0])] if value else []
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return type(value).__name__
+    return "number"
+
+
+SUMMARY = {f"{key}_us": "number" for key in ("mean", "min", "p50", "p90", "p95", "p99", "p999", "max")} | {
+    "count": "number"
+}
+LEVEL = {
+    "ok": "bool",
+    "arrival": {"loop": "str", "rate": "number", "kind": "str"},
+    "warmup_s": "number",
+    "window_s": "number",
+    "interrupted": "bool",
+    "counts": dict.fromkeys(
+        [
+            *("sent", "warmup", "measured", "errors", "completed_in_window", "drained", "unsent", "abandoned"),
+            *("peak_in_flight", "max_in_flight", "limit_hits"),
+        ],
+        "number",
+    ),
+    "requests_per_s": "number",
+    "inferences_per_s": "number",
+    "latency": SUMMARY,
+    "service": SUMMARY,
+    "lag": SUMMARY,
+    "latency_histogram": "str",
+    "errors": [{"kind": "str", "count": "number", "example": "str"}],
+    "server": {
+        "models": [
+            {
+                "model": "str",
+                "version": "str",
+                "requests": "number",
+                "failed_requests": "number",
+                "inferences": "number",
+                "executions": "number",
+                "mean_batch": "number",
+                "request_us": "number",
+                "queue_us": "number",
+                "compute_input_us": "number",
+                "compute_infer_us": "number",
+                "compute_output_us": "number",
+                "cache_hits": "number",
+                "cache_misses": "number",
+                "executions_by_batch": {"1": "number"},
+                "reset": "bool",
+            }
+        ],
+        "other_inferences": "number",
+    },
+    "generator": {"cpu_us_per_request": "number", "cpu_cores": "number", "gc_collections": "number"},
+    "problems": [],
+    "failures": ["str"],
+    "notes": [],
+}
+REPORT = {
+    "schema_version": "number",
+    "kind": "str",
+    "ok": "bool",
+    "started_at": "str",
+    "command": ["str"],
+    "environment": {
+        "python": "str",
+        "system": "str",
+        "machine": "str",
+        "cpus": "number",
+        "load_1m": "number",
+        "packages": dict.fromkeys(("tritonstack", "tritonclient", "grpcio", "numpy", "hdrhistogram"), "str"),
+    },
+    "server": {"name": "str", "version": "str"},
+    "url": "str",
+    "protocol": "str",
+    "model": "str",
+    "versions": ["str"],
+    "batch": "number",
+    "input_origin": "str",
+    "inputs": [{"name": "str", "datatype": "str", "shape": ["number"]}],
+    "distinct_requests": "number",
+    "request_bytes": "number",
+    "seed": "number",
+    "timeout_s": "number",
+    "duration_s": "NoneType",
+    "requests": "number",
+    "max_lag_s": "number",
+    "max_error_rate": "number",
+    "levels": [LEVEL],
+}
+
+
+def test_json_report_has_its_schema_and_is_written_whole(load_server: EmbeddedServer, tmp_path: Path) -> None:
+    target = tmp_path / "report.json"
+    done = tritonstack_load(
+        "flaky", "--url", load_server.grpc_url, "--rate", "50", "--requests", "16", "--warmup", "0",
+        "--max-lag", "5000", "--json", "--output", target,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert shape_of(report) == REPORT
+    assert report["schema_version"] == 1
+    assert report["model"] == "flaky"
+    assert report["versions"] == ["1"]
+    assert report["command"][:3] == ["tritonstack", "load", "flaky"]
+    assert report["levels"][0]["counts"]["errors"] == 4
+    assert "4 of 16 requests failed" in done.stderr
+    assert json.loads(target.read_text()) == report
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"], "no temporary file is left"
+
+
+def test_table_has_a_row_per_level(load_server: EmbeddedServer) -> None:
+    done = tritonstack_load(
+        "plus_one", "--url", load_server.http_url, "--concurrency", "1,2", "--requests", "20", "--warmup", "0"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "plus_one version 1 on triton" in done.stdout
+    assert done.stdout.count("\nconcurrency 1 ") == 2, "latencies and the server's own times"
+    assert done.stdout.count("\nconcurrency 2 ") == 2
+    assert "\r" not in done.stderr, "no redrawn line where there is no terminal"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["m"], "either --concurrency or --rate"),
+        (["m", "--rate", "1", "--concurrency", "1"], "either --concurrency or --rate"),
+        (["--rate", "1"], "MODEL"),
+        (["m", "--concurrency", "0"], "--concurrency: given '0'"),
+        (["m", "--concurrency", "1,x"], "--concurrency: given 'x'"),
+        (["m", "--rate", "-3"], "--rate"),
+        (["m", "--rate", "nan"], "--rate: given 'nan'"),
+        (["m", "--rate", "inf"], "--rate: given 'inf'"),
+        (["m", "--rate", "1", "--arrival", "bursty"], "'poisson', 'constant'"),
+        (["m", "--concurrency", "1", "--arrival", "poisson"], "--arrival belongs to an open loop"),
+        (["m", "--concurrency", "1", "--max-in-flight", "3"], "--max-in-flight belongs to an open loop"),
+        (["m", "--concurrency", "1", "--duration", "0"], "--duration: given '0'"),
+        (["m", "--concurrency", "1", "--warmup", "-1"], "--warmup"),
+        (["m", "--concurrency", "1", "--protocol", "udp"], "'grpc', 'http'"),
+        (["m", "--concurrency", "1", "--input", "x=1"], "NAME=@FILE.npy"),
+        (["m", "--concurrency", "1", "--shape", "x:3,4"], "NAME:DxD"),
+        (["m", "--concurrency", "1", "--shape", "x:3", "--shape", "x:4"], "twice"),
+        (["m", "--concurrency", "1", "--zero", "--data", "a.npz"], "one source"),
+        (["m", "--concurrency", "1", "--max-error-rate", "2"], "from 0 to 1"),
+        (["m", "--concurrency", "1", "--output", "no/such/folder/r.json"], "no such folder"),
+        (["m", "--concurrency", "1", "--unknown"], "--unknown"),
+        (["m", "--concurrency", "1", "--url", "ftp://x"], "ftp"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(arguments: list[str], words: str) -> None:
+    done = tritonstack_load(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_failures_before_the_start_are_one_line_and_exit_1(load_server: EmbeddedServer, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.npy"
+    broken.write_bytes(b"\x93NUMPY\x01")
+    pickled = tmp_path / "pickled.npy"
+    np.save(pickled, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    at = ("--url", load_server.grpc_url, "--concurrency", "1", "--quiet")
+    for arguments, words in [
+        (("plus_one", "--url", "127.0.0.1:1", "--concurrency", "1"), "no server answers"),
+        (("plus_on", *at), "plus_one"),
+        (("plus_one", *at, "--version", "7"), "7"),
+        (("plus_one", *at, "--input", f"x=@{tmp_path}/none.npy"), "none.npy"),
+        (("plus_one", *at, "--input", f"x=@{broken}"), "broken.npy"),
+        (("plus_one", *at, "--input", f"x=@{pickled}"), "pickled.npy"),
+        (("plus_one", *at, "--image", tmp_path), "no picture"),
+    ]:
+        done = tritonstack_load(*arguments)
+        assert done.returncode == 1, (arguments, done.stderr)
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert done.stdout == ""
+
+
+def test_arrays_from_files(load_server: EmbeddedServer, tmp_path: Path) -> None:
+    samples = np.ones((4, 3), np.float32)
+    np.save(tmp_path / "x.npy", samples)
+    np.savez(tmp_path / "all.npz", x=samples)
+    at = ("--url", load_server.grpc_url, "--concurrency", "1", "--warmup", "0", "--requests", "4", "--json", "--quiet")
+    for flags in (("--input", f"x=@{tmp_path}/x.npy"), ("--data", tmp_path / "all.npz")):
+        done = tritonstack_load("plus_one", *at, *flags)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["distinct_requests"] == 4
+        assert done.stderr == "", "--quiet is quiet"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_prints_what_was_measured(load_server: EmbeddedServer, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "tritonstack", "load", "sleepy", "--url", load_server.grpc_url]
+    command += ["--concurrency", "2,4", "--duration", "60", "--warmup", "0", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "sleepy on triton" in process.stderr.readline()
+    time.sleep(1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    report = json.loads(out)
+    (level,) = report["levels"]
+    assert level["interrupted"]
+    assert level["latency"]["count"] > 5
+    assert not level["errors"], "calls in flight are drained, not cut off"
+    assert "stopping" in err
+
+
+def test_a_terminal_gets_one_redrawn_line(load_server: EmbeddedServer) -> None:
+    primary, secondary = pty.openpty()
+    command = [sys.executable, "-m", "tritonstack", "load", "sleepy", "--url", load_server.grpc_url]
+    command += ["--concurrency", "2", "--duration", "1.4", "--warmup", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=secondary, text=True)
+    os.close(secondary)
+    out, _ = process.communicate(timeout=30)
+    shown = os.read(primary, 65536).decode()
+    os.close(primary)
+    assert process.returncode == 0
+    assert "\r" not in out
+    assert shown.count("\r\x1b[2Kconcurrency 2") >= 2
+    assert "in flight" in shown and "p99" in shown
+    assert shown.endswith("\r\x1b[2K"), "the line is gone before the table is printed"
+
+
+def test_help_fits_a_screen_and_imports_nothing_heavy() -> None:
+    code = "import sys; from tritonstack.command import main; main(['load', '--help'])\n"
+    script = f"""
+import sys
+try:
+    exec({code!r})
+except SystemExit as stop:
+    assert not stop.code
+heavy = [name for name in ("numpy", "grpc", "tritonclient", "PIL", "hdrh", "asyncio") if name in sys.modules]
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) <= 48
+    assert max(map(len, done.stdout.splitlines())) <= 110
