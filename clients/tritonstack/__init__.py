@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from tritonstack.client.asynchronous import AsyncClient
     from tritonstack.client.blocking import Client
     from tritonstack.client.endpoint import TlsOptions
-    from tritonstack.client.flows import InferOptions
     from tritonstack.client.model import ModelConfigView, ModelMetadata, ModelStatistics
     from tritonstack.client.request import PreparedRequest
+    from tritonstack.client.request_builder import InferOptions
     from tritonstack.client.result import InferResult
     from tritonstack.errors import (
         DeadlineExceeded,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         TritonstackError,
         UsageError,
     )
+    from tritonstack.shared_memory import SharedMemoryRegion, SharedMemorySlot
     from tritonstack.tensor.tensor_spec import TensorSpec
 
 _HOME = {
@@ -32,7 +33,7 @@ _HOME = {
     "AsyncClient": "tritonstack.client.asynchronous",
     "Client": "tritonstack.client.blocking",
     "DeadlineExceeded": "tritonstack.errors",
-    "InferOptions": "tritonstack.client.flows",
+    "InferOptions": "tritonstack.client.request_builder",
     "InferResult": "tritonstack.client.result",
     "ModelConfigView": "tritonstack.client.model",
     "ModelMetadata": "tritonstack.client.model",
@@ -40,6 +41,8 @@ _HOME = {
     "PreparedRequest": "tritonstack.client.request",
     "ServerError": "tritonstack.errors",
     "ServerUnavailable": "tritonstack.errors",
+    "SharedMemoryRegion": "tritonstack.shared_memory",
+    "SharedMemorySlot": "tritonstack.shared_memory",
     "TensorError": "tritonstack.errors",
     "TensorSpec": "tritonstack.tensor.tensor_spec",
     "TlsOptions": "tritonstack.client.endpoint",
@@ -59,6 +62,8 @@ __all__ = [
     "PreparedRequest",
     "ServerError",
     "ServerUnavailable",
+    "SharedMemoryRegion",
+    "SharedMemorySlot",
     "TensorError",
     "TensorSpec",
     "TlsOptions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -12,15 +13,17 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 from tritonstack.client.call import NO_REPLY, Pause
 from tritonstack.client.connection import Address
 from tritonstack.client.endpoint import Endpoint, Protocol, TlsOptions
-from tritonstack.client.flows import Flow, Flows, InferOptions
+from tritonstack.client.flows import Flow, Flows
 from tritonstack.client.model import ModelConfigView, ModelMetadata, ModelStatistics, RepositoryModel, ServerMetadata
 from tritonstack.client.request import PreparedRequest
+from tritonstack.client.request_builder import InferOptions
 from tritonstack.client.result import InferResult
 from tritonstack.errors import DeadlineExceeded, InputError, TritonstackError
 
 if TYPE_CHECKING:
     from tritonstack.client.grpc_async import AsyncGrpcTransport
     from tritonstack.client.http_async import AsyncHttpTransport
+    from tritonstack.shared_memory import SharedMemoryRegion
 
 T = TypeVar("T")
 
@@ -31,8 +34,8 @@ class AsyncClient:
     It belongs to the event loop of its first call and opens new connections when used from another.
 
     `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the
-    deadline of each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to
-    repeat: everything but inference after a broken connection, inference only if no connection could be made.
+    deadline of each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe
+    to repeat: everything but inference after a broken connection, inference only if no connection could be made.
 
     Methods raise ServerUnavailable, DeadlineExceeded, ServerError, TensorError and UsageError of `tritonstack.errors`.
     Close the client when done (or use it as a context manager): closing waits for the calls in flight, because
@@ -51,6 +54,7 @@ class AsyncClient:
     ) -> None:
         self._address = Address(url, protocol=protocol, timeout_s=timeout_s, tls=tls, headers=headers, retries=retries)
         self._flows = Flows(self._address.codec(), retries=retries)
+        self._regions: dict[str, SharedMemoryRegion] = {}
         self._closed = False
         self._reset()
 
@@ -88,12 +92,17 @@ class AsyncClient:
             return
         if self._running and self._idle is not None:
             await self._idle.wait()
+        for region in [*self._regions.values()]:
+            with contextlib.suppress(TritonstackError):  # the server may be gone
+                await self._run(self._flows.unregister(region), None, closing=True)
+            region.unregistered(str(self.endpoint))
+        self._regions.clear()
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.close()
 
-    def _enter(self) -> AsyncGrpcTransport | AsyncHttpTransport:
-        if self._closed:
+    def _enter(self, *, closing: bool) -> AsyncGrpcTransport | AsyncHttpTransport:
+        if self._closed and not closing:
             raise InputError("the client is closed", next_step="make a new one")
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._pid != os.getpid():
@@ -110,11 +119,11 @@ class AsyncClient:
         if self._closed and not self._running and self._idle is not None:
             self._idle.set()
 
-    async def _run(self, flow: Flow[T], timeout_s: float | None) -> T:
+    async def _run(self, flow: Flow[T], timeout_s: float | None, *, closing: bool = False) -> T:
         """Drive a flow to its result within its deadline."""
         limit = self._address.limit(timeout_s)
         deadline = time.monotonic() + limit
-        transport = self._enter()
+        transport = self._enter(closing=closing)
         try:
             step = next(flow)
             while True:
@@ -201,3 +210,38 @@ class AsyncClient:
     async def send(self, prepared: PreparedRequest, *, timeout_s: float | None = None) -> InferResult:
         """Send a prepared request. The result is decoded only when it is looked at."""
         return await self._run(self._flows.send(prepared), timeout_s)
+
+    async def register(
+        self, region: SharedMemoryRegion, *, fallback: bool = False, timeout_s: float | None = None
+    ) -> bool:
+        """Let the server use a shared-memory region; its slots can then be inputs and outputs of `infer`.
+
+        ServerError where it cannot, most often because client and server do not share ``/dev/shm``. With `fallback`
+        that returns False instead, and the slots' tensors travel in the requests.
+        """
+        done = await self._run(self._flows.register(region, fallback=fallback), timeout_s)
+        if done:
+            region.registered(str(self.endpoint), lambda: self._take_back(region))
+            self._regions[region.name] = region
+        return done
+
+    async def unregister(self, region: SharedMemoryRegion, *, timeout_s: float | None = None) -> None:
+        """Take a region back from the server. Closing the client does so for all it registered."""
+        await self._run(self._flows.unregister(region), timeout_s)
+        self._regions.pop(region.name, None)
+        region.unregistered(str(self.endpoint))
+
+    async def clean_shared_memory(
+        self, prefix: str = "tritonstack", *, timeout_s: float | None = None
+    ) -> tuple[str, ...]:
+        """Remove the shared-memory files of this host's processes that are gone, and unregister theirs from the server.
+
+        Returns the names that were unregistered.
+        """
+        return await self._run(self._flows.clean_shared_memory(prefix), timeout_s)
+
+    def _take_back(self, region: SharedMemoryRegion) -> None:
+        """Unregister a region that is being closed, when this client's own connections may be in any state."""
+        self._regions.pop(region.name, None)
+        self._flows.regions.shared.discard(region.name)
+        self._address.unregister_now(region.name)

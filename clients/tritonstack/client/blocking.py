@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -12,15 +13,17 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 from tritonstack.client.call import NO_REPLY, Pause
 from tritonstack.client.connection import Address
 from tritonstack.client.endpoint import Endpoint, Protocol, TlsOptions
-from tritonstack.client.flows import Flow, Flows, InferOptions
+from tritonstack.client.flows import Flow, Flows
 from tritonstack.client.model import ModelConfigView, ModelMetadata, ModelStatistics, RepositoryModel, ServerMetadata
 from tritonstack.client.request import PreparedRequest
+from tritonstack.client.request_builder import InferOptions
 from tritonstack.client.result import InferResult
 from tritonstack.errors import DeadlineExceeded, InputError, TritonstackError
 
 if TYPE_CHECKING:
     from tritonstack.client.grpc_sync import GrpcTransport
     from tritonstack.client.http_sync import HttpTransport
+    from tritonstack.shared_memory import SharedMemoryRegion
 
 T = TypeVar("T")
 
@@ -29,8 +32,8 @@ class Client:
     """A client of one Triton server. One object serves any number of threads, and survives a fork.
 
     `url` is ``host:port`` (gRPC), ``grpc://…``, ``http://…``, ``grpcs://…`` or ``https://…``. `timeout_s` is the
-    deadline of each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe to
-    repeat: everything but inference after a broken connection, inference only if no connection could be made.
+    deadline of each method unless it is given one of its own. `retries` counts the repetitions of calls that are safe
+    to repeat: everything but inference after a broken connection, inference only if no connection could be made.
 
     Methods raise ServerUnavailable, DeadlineExceeded, ServerError, TensorError and UsageError of `tritonstack.errors`.
     Close the client when done (or use it as a context manager): closing waits for the calls in flight, because
@@ -49,6 +52,7 @@ class Client:
     ) -> None:
         self._address = Address(url, protocol=protocol, timeout_s=timeout_s, tls=tls, headers=headers, retries=retries)
         self._flows = Flows(self._address.codec(), retries=retries)
+        self._regions: dict[str, SharedMemoryRegion] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -81,20 +85,27 @@ class Client:
         """Refuse new calls, wait for those in flight (each ends by its own deadline) and close the connections."""
         if self._pid != os.getpid():
             self._reset()
+            self._regions.clear()
         with self._idle:
             self._closed = True
             self._idle.wait_for(lambda: self._running == 0)
+        for region in [*self._regions.values()]:
+            with contextlib.suppress(TritonstackError):  # the server may be gone
+                self._run(self._flows.unregister(region), None, closing=True)
+            region.unregistered(str(self.endpoint))
+        self._regions.clear()
+        with self._idle:
             transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
 
-    def _enter(self) -> GrpcTransport | HttpTransport:
+    def _enter(self, *, closing: bool) -> GrpcTransport | HttpTransport:
         if self._pid != os.getpid():
             closed = self._closed
             self._reset()
             self._closed = closed
         with self._idle:
-            if self._closed:
+            if self._closed and not closing:
                 raise InputError("the client is closed", next_step="make a new one")
             if self._transport is None:
                 self._transport = self._address.transport()
@@ -107,11 +118,11 @@ class Client:
             if not self._running:
                 self._idle.notify_all()
 
-    def _run(self, flow: Flow[T], timeout_s: float | None) -> T:
+    def _run(self, flow: Flow[T], timeout_s: float | None, *, closing: bool = False) -> T:
         """Drive a flow to its result within its deadline."""
         limit = self._address.limit(timeout_s)
         deadline = time.monotonic() + limit
-        transport = self._enter()
+        transport = self._enter(closing=closing)
         try:
             step = next(flow)
             while True:
@@ -198,3 +209,34 @@ class Client:
     def send(self, prepared: PreparedRequest, *, timeout_s: float | None = None) -> InferResult:
         """Send a prepared request. The result is decoded only when it is looked at."""
         return self._run(self._flows.send(prepared), timeout_s)
+
+    def register(self, region: SharedMemoryRegion, *, fallback: bool = False, timeout_s: float | None = None) -> bool:
+        """Let the server use a shared-memory region; its slots can then be inputs and outputs of `infer`.
+
+        ServerError where it cannot, most often because client and server do not share ``/dev/shm``. With `fallback`
+        that returns False instead, and the slots' tensors travel in the requests.
+        """
+        done = self._run(self._flows.register(region, fallback=fallback), timeout_s)
+        if done:
+            region.registered(str(self.endpoint), lambda: self._take_back(region))
+            self._regions[region.name] = region
+        return done
+
+    def unregister(self, region: SharedMemoryRegion, *, timeout_s: float | None = None) -> None:
+        """Take a region back from the server. Closing the client does so for all it registered."""
+        self._run(self._flows.unregister(region), timeout_s)
+        self._regions.pop(region.name, None)
+        region.unregistered(str(self.endpoint))
+
+    def clean_shared_memory(self, prefix: str = "tritonstack", *, timeout_s: float | None = None) -> tuple[str, ...]:
+        """Remove the shared-memory files of this host's processes that are gone, and unregister theirs from the server.
+
+        Returns the names that were unregistered.
+        """
+        return self._run(self._flows.clean_shared_memory(prefix), timeout_s)
+
+    def _take_back(self, region: SharedMemoryRegion) -> None:
+        """Unregister a region that is being closed, when this client's own connections may be in any state."""
+        self._regions.pop(region.name, None)
+        self._flows.regions.shared.discard(region.name)
+        self._address.unregister_now(region.name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tritonstack.client.codec import Codec
 from tritonstack.client.endpoint import Protocol, TlsOptions, parse_endpoint
-from tritonstack.errors import UsageError, missing_package
+from tritonstack.errors import TritonstackError, UsageError, missing_package
 
 if TYPE_CHECKING:
     from tritonstack.client.grpc_async import AsyncGrpcTransport
@@ -68,6 +69,18 @@ class Address:
         from tritonstack.client.http_sync import HttpTransport
 
         return HttpTransport(self.endpoint, tls=self._tls, headers=self._headers)
+
+    def unregister_now(self, region: str) -> None:
+        """Take a shared-memory region back through a connection of its own, giving up after a second.
+
+        For the end of the process, when the client's own connections may be in any state.
+        """
+        with contextlib.suppress(TritonstackError):
+            transport = self.transport()
+            try:
+                transport.send(self.codec().unregister_region(region), 1.0)
+            finally:
+                transport.close()
 
     def async_transport(self) -> AsyncGrpcTransport | AsyncHttpTransport:
         """A new asyncio transport of the running loop."""

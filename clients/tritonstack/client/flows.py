@@ -7,13 +7,15 @@ thrown into it. The clients only carry calls to the transport.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
-from typing import TypedDict, TypeVar
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from tritonstack.client.call import Call, ConnectFailed, Pause, Reply
 from tritonstack.client.codec import Codec
 from tritonstack.client.model import ModelConfigView, ModelMetadata, ModelStatistics, RepositoryModel, ServerMetadata
-from tritonstack.client.request import InferRequest, Parameter, PreparedRequest, RequestedOutput, request_parameters
+from tritonstack.client.request import PreparedRequest
+from tritonstack.client.request_builder import InferOptions, Regions, build_request, check_options
 from tritonstack.client.result import InferResult
 from tritonstack.errors import (
     DeadlineExceeded,
@@ -23,11 +25,13 @@ from tritonstack.errors import (
     TritonstackError,
     UsageError,
 )
-from tritonstack.tensor.conform import check_batch, check_names, conform, nearest
+from tritonstack.tensor.conform import nearest
+
+if TYPE_CHECKING:
+    from tritonstack.shared_memory import SharedMemoryRegion
 
 T = TypeVar("T")
 Flow = Generator[Call | Pause, Reply, T]
-Outputs = Sequence[str] | Mapping[str, int]
 
 _FIRST_RETRY_PAUSE_S = 0.1
 _READY_POLL_S = 0.1
@@ -37,34 +41,6 @@ _NOT_READY_CODES = frozenset({"NOT_FOUND", "INVALID_ARGUMENT", "HTTP 400", "HTTP
 _NO_CONFIG_CODES = frozenset({"UNIMPLEMENTED", "HTTP 404", "HTTP 405"})
 
 
-class InferOptions(TypedDict, total=False):
-    """Keyword arguments of `infer` and `prepare`.
-
-    - `outputs`: names to return (all when left out), or a mapping from name to the number k of best classes: k above 0
-      asks for Triton's classification strings ``score:index:label`` instead of the tensor.
-    - `version`: the model version; the server's choice when empty.
-    - `request_id`: echoed by the server and written to its log.
-    - `queue_timeout_us`: how long the request may wait in the server's queue, in microseconds, where the model's queue
-      policy allows it; the client's own deadline is `timeout_s`.
-    - `priority`: 1 is the highest; 0 leaves it to the model.
-    - `parameters`: custom request parameters.
-    - `sequence_id`, `sequence_start`, `sequence_end`: for stateful models.
-    - `cast`: convert to the model's data types, refusing values that would not survive: True for every input, or the
-      names of those to convert.
-    """
-
-    outputs: Outputs | None
-    version: str
-    request_id: str
-    queue_timeout_us: int | None
-    priority: int
-    parameters: Mapping[str, Parameter]
-    sequence_id: int | str
-    sequence_start: bool
-    sequence_end: bool
-    cast: bool | Collection[str]
-
-
 class Flows:
     """The client's methods as flows over one protocol's codec. Holds the metadata cache; safe from threads."""
 
@@ -72,6 +48,7 @@ class Flows:
         self.codec = codec
         self._retries = retries
         self._metadata: dict[tuple[str, str], ModelMetadata] = {}
+        self.regions = Regions()
 
     def attempt(self, call: Call) -> Flow[Reply]:
         """One call, repeated after a pause where that is safe.
@@ -208,106 +185,94 @@ class Flows:
             )
         return error
 
-    def _request(self, metadata: ModelMetadata, inputs: Mapping[str, object], options: InferOptions) -> InferRequest:
-        """The validated request; TensorError or UsageError when it does not fit the model."""
-        check_names(inputs, metadata.inputs, model=metadata.name)
-        cast = options.get("cast", False)
-        tensors = tuple(
-            conform(spec, inputs[spec.name], max_batch_size=metadata.max_batch_size, cast=_casts(cast, spec.name))
-            for spec in metadata.inputs
-            if spec.name in inputs
-        )
-        if metadata.max_batch_size > 0:
-            check_batch(tensors, model=metadata.name)
-        return InferRequest(
-            model=metadata.name,
-            version=options.get("version", ""),
-            request_id=options.get("request_id", ""),
-            inputs=tensors,
-            outputs=_requested_outputs(options.get("outputs"), metadata),
-            parameters=request_parameters(
-                options.get("parameters", {}),
-                priority=options.get("priority", 0),
-                queue_timeout_us=options.get("queue_timeout_us"),
-                sequence_id=options.get("sequence_id", 0),
-                sequence_start=options.get("sequence_start", False),
-                sequence_end=options.get("sequence_end", False),
-            ),
-        )
-
-    def _call(
+    def _prepared(
         self, model: str, inputs: Mapping[str, object], options: InferOptions
-    ) -> Flow[tuple[Call, ModelMetadata, bool]]:
-        """The call for an inference, the metadata it was checked against and whether that is fresh.
+    ) -> Flow[tuple[PreparedRequest, ModelMetadata, bool]]:
+        """The request as a call, the metadata it was checked against and whether that is fresh.
 
         Metadata from the cache is fetched again before tensors are refused: the model may have been replaced.
         """
-        unknown = set(options) - InferOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(
-                f"unknown argument {min(unknown)!r}; {nearest(min(unknown), [*InferOptions.__annotations__])}"
-            )
+        check_options(options)
         version = options.get("version", "")
         metadata, fresh = yield from self._cached_metadata(model, version)
         try:
-            return self.codec.infer(self._request(metadata, inputs, options)), metadata, fresh
+            return self._encoded(metadata, inputs, options), metadata, fresh
         except TensorError:
             if fresh or (yield from self._fetch_metadata(model, version)) == metadata:
                 raise
         metadata = self._metadata[model, version]
-        return self.codec.infer(self._request(metadata, inputs, options)), metadata, True
+        return self._encoded(metadata, inputs, options), metadata, True
+
+    def _encoded(self, metadata: ModelMetadata, inputs: Mapping[str, object], options: InferOptions) -> PreparedRequest:
+        request, slots = build_request(metadata, inputs, options, self.regions)
+        return PreparedRequest(metadata.name, request.version, self.codec.protocol, self.codec.infer(request), slots)
 
     def prepare(self, model: str, inputs: Mapping[str, object], options: InferOptions) -> Flow[PreparedRequest]:
-        call, _, _ = yield from self._call(model, inputs, options)
-        return PreparedRequest(model, options.get("version", ""), self.codec.protocol, call.owned())
+        prepared, _, _ = yield from self._prepared(model, inputs, options)
+        return replace(prepared, call=prepared.call.owned())
 
     def infer(self, model: str, inputs: Mapping[str, object], options: InferOptions) -> Flow[InferResult]:
-        call, metadata, fresh = yield from self._call(model, inputs, options)
+        prepared, metadata, fresh = yield from self._prepared(model, inputs, options)
         try:
-            reply = yield from self.attempt(call)
+            return (yield from self.send(prepared))
         except ServerError as error:
             # The server refused the request, so it did not run: once more if the model has changed meanwhile.
             if fresh or error.code not in _STALE_CODES:
                 raise
             if (yield from self._fetch_metadata(model, options.get("version", ""))) == metadata:
                 raise
-            call, _, _ = yield from self._call(model, inputs, options)
-            reply = yield from self.attempt(call)
-        return self.result(reply)
+        prepared, _, _ = yield from self._prepared(model, inputs, options)
+        return (yield from self.send(prepared))
 
     def send(self, prepared: PreparedRequest) -> Flow[InferResult]:
         if prepared.protocol != self.codec.protocol:
             raise UsageError(
                 f"the request was prepared for {prepared.protocol}", expected=f"a client of {prepared.protocol}"
             )
-        return self.result((yield from self.attempt(prepared.call)))
-
-    def result(self, reply: Reply) -> InferResult:
+        reply = yield from self.attempt(prepared.call)
         codec = self.codec
-        return InferResult(lambda: codec.decode_infer(reply))
+        result = InferResult(lambda: codec.decode_infer(reply), prepared.slots)
+        result.fill_slots()
+        return result
 
+    def register(self, region: SharedMemoryRegion, *, fallback: bool) -> Flow[bool]:
+        region.check()
+        if region.name in self.regions.shared:
+            return True
+        try:
+            yield from self.attempt(self.codec.register_region(region.name, region.key, region.byte_size))
+        except ServerError as error:
+            # Names are unique, so a region of this name is this one, registered through another client.
+            if "already in manager" not in error.summary:
+                if fallback:
+                    self.regions.inline.add(region.name)
+                    return False
+                raise ServerError(
+                    f"the server cannot use the shared-memory region: {error.summary}",
+                    code=error.code,
+                    expected="client and server on one host with one /dev/shm (the same IPC namespace), "
+                    "and the server's shared-memory API open (`tritonstack serve --allow shared-memory`)",
+                    next_step="mend that, or register with fallback=True to send the tensors in the requests",
+                ) from None
+        self.regions.inline.discard(region.name)
+        self.regions.shared.add(region.name)
+        return True
 
-def _casts(cast: bool | Collection[str], name: str) -> bool:
-    return cast if isinstance(cast, bool) else name in cast
+    def unregister(self, region: SharedMemoryRegion) -> Flow[None]:
+        self.regions.inline.discard(region.name)
+        if region.name in self.regions.shared:
+            yield from self.attempt(self.codec.unregister_region(region.name))
+            self.regions.shared.discard(region.name)
 
+    def clean_shared_memory(self, prefix: str) -> Flow[tuple[str, ...]]:
+        from tritonstack.shared_memory import is_orphan, remove_orphans
 
-def _requested_outputs(outputs: Outputs | None, metadata: ModelMetadata) -> tuple[RequestedOutput, ...]:
-    if outputs is None:
-        return ()
-    if isinstance(outputs, str):
-        raise UsageError("outputs is a single text", given=repr(outputs), expected=f"a list: [{outputs!r}]")
-    known = [spec.name for spec in metadata.outputs]
-    wanted = []
-    for name in outputs:
-        if name not in known:
-            raise TensorError(f"model {metadata.name!r} has no output {name!r}", next_step=nearest(name, known))
-        classes = outputs[name] if isinstance(outputs, Mapping) else 0
-        if not isinstance(classes, int) or classes < 0:
-            raise UsageError(
-                f"bad number of classes for output {name!r}", given=repr(classes), expected="0 for the tensor, or above"
-            )
-        wanted.append(RequestedOutput(name, classes))
-    return tuple(wanted)
+        remove_orphans(prefix)
+        names = self.codec.read_region_names((yield from self.attempt(self.codec.region_status())))
+        orphans = tuple(name for name in names if is_orphan(name, prefix))
+        for name in orphans:
+            yield from self.attempt(self.codec.unregister_region(name))
+        return orphans
 
 
 def _state(model: str, index: Sequence[RepositoryModel]) -> str:

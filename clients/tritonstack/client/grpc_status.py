@@ -83,6 +83,8 @@ def error_of_status(name: str, details: str, call: Call, endpoint: Endpoint) -> 
             )
         if "timeout expired" in details.lower():
             return DeadlineExceeded(f"{call.what} waited longer than its queue timeout", given=details)
+        if "protocol is restricted" in details:
+            return ServerError(f"{call.what} is closed at {endpoint}: {details}", code="PERMISSION_DENIED")
         return ServerUnavailable(f"{call.what} at {endpoint} is unavailable: {details}")
     if name == "DEADLINE_EXCEEDED":
         return DeadlineExceeded(f"{call.what} at {endpoint} did not finish in time", given=details)

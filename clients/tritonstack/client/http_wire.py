@@ -50,7 +50,7 @@ def error_of_status(status: int, body: bytes | bytearray, call: Call, endpoint: 
         details = bytes(body[:200]).decode("utf-8", "replace").strip() or "no explanation"
     if status == 504 or (status == 503 and "timeout expired" in details.lower()):
         return DeadlineExceeded(f"{call.what} at {endpoint} was not finished in time by the server", given=details)
-    if status in (502, 503):
+    if status in (502, 503) and "restricted" not in details:
         return ServerUnavailable(f"{call.what} at {endpoint} is unavailable: {details}")
     return ServerError(f"{call.what} failed: {details}", code=f"HTTP {status}")
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tritonstack.client.call import Call
 from tritonstack.errors import UsageError
 from tritonstack.tensor.conform import WireTensor
+
+if TYPE_CHECKING:
+    from tritonstack.shared_memory import SharedMemorySlot
 
 Parameter = bool | int | float | str
 
@@ -71,17 +75,26 @@ class InferRequest:
 
 
 @dataclass(frozen=True)
+class OutputSlot:
+    """Where an output goes: written there by the server, or by the client when `inline`."""
+
+    slot: SharedMemorySlot
+    inline: bool
+
+
+@dataclass(frozen=True)
 class PreparedRequest:
     """A request that was validated and serialised once and may be sent many times, from any thread.
 
-    It owns its bytes: later changes to the arrays it was made from do not reach it. It fits the client that made it
-    and others of the same protocol.
+    It owns its bytes: later changes to the arrays it was made from do not reach it (what lies in shared memory is read
+    anew each time). It fits the client that made it and others of the same protocol.
     """
 
     model: str
     version: str
     protocol: str
     call: Call
+    slots: Mapping[str, OutputSlot] = field(default_factory=dict)
 
     @property
     def byte_size(self) -> int:

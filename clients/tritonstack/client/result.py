@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tritonstack.client.request import Parameter
+from tritonstack.client.request import OutputSlot, Parameter
 from tritonstack.errors import ServerError
 from tritonstack.tensor.bytes_tensor import decode_bytes_tensor
 from tritonstack.tensor.datatype import bfloat16_dtype, datatype, float32_from_bfloat16_bits
@@ -46,11 +46,9 @@ class InferResult:
     then.
     """
 
-    def __init__(
-        self, decode: Callable[[], DecodedReply], shared: Mapping[str, Callable[[OutputTensor], Array]] | None = None
-    ) -> None:
+    def __init__(self, decode: Callable[[], DecodedReply], slots: Mapping[str, OutputSlot] | None = None) -> None:
         self._decode = decode
-        self._shared = shared or {}
+        self._slots = slots or {}
         self._reply: DecodedReply | None = None
         self._arrays: dict[str, Array] = {}
 
@@ -58,6 +56,12 @@ class InferResult:
         if self._reply is None:
             self._reply = self._decode()
         return self._reply
+
+    def fill_slots(self) -> None:
+        """Copy the outputs that came on the wire to the shared-memory slots they were asked into."""
+        for name, target in self._slots.items():
+            if target.inline:
+                target.slot.write(self[name])
 
     @property
     def model_name(self) -> str:
@@ -98,8 +102,9 @@ class InferResult:
         array = self._arrays.get(name)
         if array is None:
             output = self._output(name)
-            reader = self._shared.get(name)
-            array = decode_tensor(name, output) if reader is None else reader(output)
+            target = self._slots.get(name)
+            shared = target is not None and not target.inline
+            array = target.slot.read(output.shape) if target and shared else decode_tensor(name, output)
             self._arrays[name] = array
         return array
 

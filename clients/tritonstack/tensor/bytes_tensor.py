@@ -75,8 +75,13 @@ def _bad_element(name: str, array: np.ndarray[Any, Any], position: int, given: s
     return TensorError(f"input {name!r}: element {index} cannot be sent as BYTES", given=given, expected="str or bytes")
 
 
-def decode_bytes_tensor(data: memoryview | bytes, shape: tuple[int, ...], *, name: str) -> np.ndarray[Any, Any]:
-    """The array of bytes objects (dtype object) of `shape` that `data` holds; ServerError when it does not fit."""
+def decode_bytes_tensor(
+    data: memoryview | bytes, shape: tuple[int, ...], *, name: str, exact: bool = True
+) -> np.ndarray[Any, Any]:
+    """The array of bytes objects (dtype object) of `shape` that `data` holds; ServerError when it does not fit.
+
+    `exact` also refuses bytes behind the last element.
+    """
     view = memoryview(data)
     end = len(view)
     count = 1
@@ -85,7 +90,7 @@ def decode_bytes_tensor(data: memoryview | bytes, shape: tuple[int, ...], *, nam
     elements: list[bytes] = []
     unpack = _LENGTH.unpack_from
     offset = 0
-    while offset < end:
+    while offset < end and (exact or len(elements) < count):
         start = offset + 4
         stop = start + unpack(view, offset)[0] if start <= end else end + 1
         if stop > end:

@@ -120,10 +120,10 @@ def conform(spec: TensorSpec, value: object, *, max_batch_size: int, cast: bool)
     return WireTensor(spec.name, spec.datatype, array.shape, wire.reshape(-1).view(np.uint8).data)
 
 
-def check_batch(tensors: Sequence[WireTensor], *, model: str) -> None:
-    """TensorError unless the inputs of a batching model agree on their batch dimension."""
-    if len({tensor.shape[0] for tensor in tensors}) > 1:
-        sizes = ", ".join(f"{tensor.name!r} {tensor.shape[0]}" for tensor in tensors)
+def check_batch(shapes: Sequence[tuple[str, tuple[int, ...]]], *, model: str) -> None:
+    """TensorError unless the inputs (name and shape) of a batching model agree on their batch dimension."""
+    if len({shape[0] for _, shape in shapes}) > 1:
+        sizes = ", ".join(f"{name!r} {shape[0]}" for name, shape in shapes)
         raise TensorError(f"the inputs of model {model!r} differ in batch size", given=sizes)
 
 
