@@ -71,10 +71,8 @@ def parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Run the command; returns its exit code."""
     options = parser().parse_args(argv)
-    if options.output is not None and not options.output.parent.is_dir():
-        raise UsageError(
-            f"--output {options.output}: no such folder {options.output.parent}", next_step="make the folder first"
-        )
+    if options.output is not None:
+        _check_output(options.output)
     plan = plan_of(options)
 
     from tritonstack.load.live import LiveLine, Silent
@@ -84,12 +82,13 @@ def main(argv: list[str]) -> int:
     from tritonstack.terminal import print_json
 
     report = run_load(plan, observer=Silent() if options.quiet else LiveLine(), command=("tritonstack", "load", *argv))
-    if options.output is not None:
-        write_report(options.output, report.to_json())
     if options.json:
         print_json(report.to_json())
     else:
         print(render(report))
+    # After printing, so that a full disk does not cost the result.
+    if options.output is not None:
+        write_report(options.output, report.to_json())
     for level in report.levels:
         for text in (*level.problems, *level.failures):
             print(f"tritonstack load: {level.arrival.label}: {text}", file=sys.stderr)
@@ -124,6 +123,13 @@ def plan_of(options: argparse.Namespace) -> LoadPlan:
         max_lag_s=0.010 if options.max_lag is None else options.max_lag / 1e3,
         max_error_rate=options.max_error_rate,
     )
+
+
+def _check_output(path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"--output {path} is a folder", expected="a file name")
+    if not path.parent.is_dir():
+        raise UsageError(f"--output {path}: no such folder {path.parent}", next_step="make the folder first")
 
 
 def _check_loop(options: argparse.Namespace) -> None:

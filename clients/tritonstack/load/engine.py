@@ -49,11 +49,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class EngineResult:
-    """One finished run. Times in seconds; `cpu_s` is this process' CPU time inside the window."""
+    """One finished run. Times in seconds; `cpu_s` is this process' CPU time inside the window, `loop_busy_s`
+    that of the event loop's thread alone."""
 
     tally: Tally
     window_s: float
     cpu_s: float
+    loop_busy_s: float
     interrupted: bool
     abandoned: int
     gc_collections: int
@@ -123,31 +125,32 @@ class Engine:
                 else:
                     self._spawn(self._dispatcher(self._arrival, start_s, self._timer))
                 try:
-                    cpu_s = await self._watch(self._ended)
+                    cpu_s, loop_busy_s = await self._watch(self._ended)
                     abandoned = await self._drain()
-                except asyncio.CancelledError:
+                except BaseException:
+                    # Whatever ended the run early, no call is left behind in the loop.
                     await self._cancel_all()
                     raise
         if self._failure is not None:
             raise self._failure
         window_s = max(min(tally.close_at_s, time.monotonic()) - tally.open_at_s, 0.0)
-        return EngineResult(tally, window_s, cpu_s, self._interrupted, abandoned, collections[0])
+        return EngineResult(tally, window_s, cpu_s, loop_busy_s, self._interrupted, abandoned, collections[0])
 
-    async def _watch(self, ended: asyncio.Future[None]) -> float:
-        """Wait through warm-up and window; returns the CPU seconds used inside the window."""
+    async def _watch(self, ended: asyncio.Future[None]) -> tuple[float, float]:
+        """Wait through warm-up and window; returns the CPU seconds used inside it by the process and by this thread."""
         await self._until(self.tally.open_at_s, ended)
-        cpu_at_open_s = time.process_time()
+        cpu_at_open_s, thread_at_open_s = time.process_time(), time.thread_time()
         opening = None
         if self._on_open is not None and self._window.warmup_s > 0:
             opening = asyncio.ensure_future(self._on_open())
         await self._until(self.tally.close_at_s, ended)
-        cpu_s = time.process_time() - cpu_at_open_s
+        cpu_s, loop_busy_s = time.process_time() - cpu_at_open_s, time.thread_time() - thread_at_open_s
         if self.tally.close_at_s == float("inf"):
             self.tally.close_at_s = max(self.tally.last_measured_s, self.tally.open_at_s)
         self._stopped = self._stopped or not self.tally.by_schedule
         if opening is not None:
             await opening
-        return cpu_s
+        return cpu_s, loop_busy_s
 
     async def _until(self, moment_s: float, ended: asyncio.Future[None]) -> None:
         """Wait for a moment or for the end of the run; collects garbage where it piles up."""

@@ -17,7 +17,8 @@ class LoadPlan:
     """A load test of one model: one run per entry of `arrivals`, each with its own warm-up.
 
     A run is measured for `duration_s` seconds or `requests` requests, whichever ends first (at least one is given).
-    `shapes` gives the dims, without the batch, of inputs with open dimensions. `timeout_s` bounds each request.
+    `shapes` gives the dims, without the batch, of inputs with open dimensions. `seed` draws the Poisson gaps (random
+    inputs have their own). `timeout_s` bounds each request.
     `max_in_flight` bounds an open loop (None: 1024, less for large requests). An open loop is invalid when the
     generator itself was later than `max_lag_s` at the 99th percentile; a run has failed when more than the fraction
     `max_error_rate` of its requests did.

@@ -45,10 +45,12 @@ class RequestCounts:
 
 @dataclass(frozen=True)
 class GeneratorCost:
-    """What the generator itself used inside the window: CPU time per ended request, fraction of one core."""
+    """What the generator itself used inside the window: CPU time per ended request and in cores. Its one event loop can
+    do no more where `loop_busy`, the fraction of the window that the loop's thread was on a CPU, comes near 1."""
 
     cpu_us_per_request: float | None
     cpu_cores: float | None
+    loop_busy: float | None
     gc_collections: int
 
 
@@ -56,9 +58,11 @@ class GeneratorCost:
 class ServerBreakdown:
     """Triton's own counters from the start of the window to the end of draining, the asked model first.
 
-    `other_inferences` is at least how many samples of the asked model came from somebody else.
+    `other_inferences` is at least how many samples of the asked model came from somebody else. `readable` is False,
+    and `models` empty, where the server did not hand out its statistics.
     """
 
+    readable: bool
     models: tuple[ModelDelta, ...]
     other_inferences: int
 

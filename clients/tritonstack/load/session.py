@@ -183,14 +183,16 @@ class _Opening:
     def __init__(self, client: AsyncClient, models: Sequence[str]) -> None:
         self._client = client
         self._models = models
-        self.counters: Snapshot = {}
+        self.counters: Snapshot | None = None
         self.succeeded_before = 0
         self.engine: Engine | None = None
 
     async def take(self) -> None:
         if self.engine is not None:
             self.succeeded_before = self.engine.tally.succeeded
-        self.counters = await snapshot(self._client, self._models)
+        # A run is worth having without them too; the report says that they are missing.
+        with contextlib.suppress(TritonstackError):
+            self.counters = await snapshot(self._client, self._models)
 
 
 async def _run_level(
@@ -232,19 +234,21 @@ async def _run_level(
 async def _breakdown(
     client: AsyncClient, plan: LoadPlan, watched: Sequence[str], opening: _Opening, result: EngineResult
 ) -> ServerBreakdown:
-    """The server's counters over the window; empty where it no longer answers (the errors say why)."""
+    """The server's counters over the window, unreadable where it did not answer at either end of it."""
+    if opening.counters is None:
+        return ServerBreakdown(readable=False, models=(), other_inferences=0)
     ours = result.tally.succeeded - opening.succeeded_before
     try:
         closing = await settled_snapshot(client, watched, before=opening.counters, requests=ours)
     except TritonstackError:
-        return ServerBreakdown(models=(), other_inferences=0)
+        return ServerBreakdown(readable=False, models=(), other_inferences=0)
     models = deltas(opening.counters, closing, watched)
     own_model = [entry for entry in models if entry.model == plan.model]
     # Inferences do not count cache hits, so they can only be fewer than ours. Requests that were in flight when the
     # counters were read may be on either side.
     most = (ours + result.tally.failed + result.tally.peak_in_flight) * plan.batch
     excess = sum(entry.inferences for entry in own_model) - most
-    return ServerBreakdown(models=models, other_inferences=max(excess, 0))
+    return ServerBreakdown(readable=True, models=models, other_inferences=max(excess, 0))
 
 
 def _level_report(
@@ -283,6 +287,7 @@ def _level_report(
         generator=GeneratorCost(
             cpu_us_per_request=result.cpu_s * 1e6 / tally.ended_in_window if tally.ended_in_window else None,
             cpu_cores=result.cpu_s / result.window_s if result.window_s > 0 else None,
+            loop_busy=result.loop_busy_s / result.window_s if result.window_s > 0 else None,
             gc_collections=result.gc_collections,
         ),
         problems=verdict.problems,

@@ -45,6 +45,7 @@ class Tally:
     sent: int = 0
     warmup: int = 0
     succeeded: int = 0
+    fastest_s: float = math.inf
     failed: int = 0
     drained: int = 0
     drained_longest_s: float = 0.0
@@ -81,6 +82,7 @@ class Tally:
         """
         if error is None:
             self.succeeded += 1
+            self.fastest_s = min(self.fastest_s, done_s - sent_s)
         else:
             self.failed += 1
         inside = self.open_at_s <= done_s <= self.close_at_s

@@ -59,6 +59,7 @@ LEVEL = {
     "latency_histogram": "str",
     "errors": [{"kind": "str", "count": "number", "example": "str"}],
     "server": {
+        "readable": "bool",
         "models": [
             {
                 "model": "str",
@@ -81,7 +82,12 @@ LEVEL = {
         ],
         "other_inferences": "number",
     },
-    "generator": {"cpu_us_per_request": "number", "cpu_cores": "number", "gc_collections": "number"},
+    "generator": {
+        "cpu_us_per_request": "number",
+        "cpu_cores": "number",
+        "loop_busy": "number",
+        "gc_collections": "number",
+    },
     "problems": [],
     "failures": ["str"],
     "notes": [],

@@ -191,7 +191,8 @@ def test_a_server_that_dies_is_reported_as_errors(own_server: EmbeddedServer) ->
     assert level.latency.count > 0
     assert {error.kind for error in level.errors} == {"ServerUnavailable"}
     assert level.counts.errors < 1000, "workers retreat instead of spinning"
-    assert level.server.models == ()
+    assert not level.server.readable and level.server.models == ()
+    assert any("statistics" in note for note in level.notes)
     assert not report.ok
 
 
@@ -212,6 +213,17 @@ def test_too_few_places_keep_the_wait_in_the_latency(load_server: EmbeddedServer
     assert level.service is not None and level.service.max_us is not None
     assert level.service.max_us < level.latency.max_us / 2
     assert any("places in flight" in note for note in level.notes)
+
+
+@pytest.mark.parametrize(("warmup_s", "duration_s"), [(0.0, 0.4), (0.3, 0.6)])
+def test_overload_is_noted_only_where_there_is_one(
+    load_server: EmbeddedServer, warmup_s: float, duration_s: float
+) -> None:
+    """A model of 20 ms a request answers at most 50/s."""
+    times = {"warmup_s": warmup_s, "duration_s": duration_s, "requests": None}
+    for rate, overloaded in ((20, False), (120, True)):
+        (level,) = load(load_server, "sleepy", arrivals=[OpenLoop(rate, "constant")], **times).levels
+        assert any("overloaded" in note for note in level.notes) is overloaded, level
 
 
 def test_a_rate_beyond_the_generator_is_invalid(load_server: EmbeddedServer) -> None:
