@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-DATATYPES = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16", "BYTES"]
+DATATYPES = (
+    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "FP32", "FP64", "BF16", "BYTES"),
+)
 
 _HEAD = """
 import time
@@ -56,6 +60,23 @@ class TritonPythonModel:
             x = pb_utils.get_input_tensor_by_name(r, "x").as_numpy()
             time.sleep(float(x[0, 0]))
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
+        return answers
+"""
+)
+
+IMAGE = '{"resize": {"mode": "exact", "height": 4, "width": 4}, "std": [255, 255, 255]}'
+CLASSES = '{"output": "scores", "activation": "softmax"}'
+
+# The mean of each channel: a picture's colour is its class.
+_MEANS = (
+    _HEAD
+    + """
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for r in requests:
+            x = pb_utils.get_input_tensor_by_name(r, "image").as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("scores", x.mean((2, 3)) * np.float32(5))]))
         return answers
 """
 )
@@ -124,7 +145,7 @@ def write_repository(repository: Path) -> None:
     """Every model the tests of the client call."""
     x3, y3 = [("x", "FP32", [3], "")], [("y", "FP32", [3], "")]
     # One model for all data types keeps the number of stub processes small.
-    kinds = [dtype for dtype in DATATYPES]
+    kinds = DATATYPES
     write_model(
         repository,
         "identity",
@@ -153,6 +174,19 @@ def write_repository(repository: Path) -> None:
         extra="dynamic_batching { default_queue_policy { timeout_action: REJECT allow_timeout_override: true "
         "default_timeout_microseconds: 60000000 } }\n",
     )
+    # A name that must be percent-encoded in a URL.
+    write_model(repository, "größe +1", _ADDONE, inputs=x3, outputs=y3)
+    write_model(
+        repository,
+        "pictures",
+        _MEANS,
+        inputs=[("image", "FP32", [3, 4, 4], "")],
+        outputs=[("scores", "FP32", [3], 'label_filename: "labels.txt"')],
+        max_batch_size=2,
+        extra=f'parameters {{ key: "tritonstack.image" value {{ string_value: {json.dumps(IMAGE)} }} }}\n'
+        f'parameters {{ key: "tritonstack.classification" value {{ string_value: {json.dumps(CLASSES)} }} }}\n',
+    )
+    (repository / "pictures" / "labels.txt").write_text("red: of an apple\ngreen\nblau (größer)\n")
     write_model(repository, "failing", _FAILING, inputs=x3, outputs=y3)
     write_model(
         repository,
