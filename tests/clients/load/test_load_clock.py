@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
+from pathlib import Path
 
 from tritonstack.load.clock import PreciseTimer
 from tritonstack.load.live import describe
@@ -38,10 +38,10 @@ def test_the_timer_leaves_no_file_descriptor() -> None:
         with PreciseTimer() as timer:
             await timer.sleep_until(time.monotonic() + 0.001)
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
         asyncio.run(main())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_the_live_line_shows_the_interval_by_nearest_rank() -> None:
