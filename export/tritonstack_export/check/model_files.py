@@ -87,7 +87,7 @@ def _check_one(
         return
     if entry.backend == "onnxruntime":
         graph = check_onnx_file(path, findings)
-        if graph is not None:
+        if graph is not None and config.max_batch_size >= 0:
             check_against_graph(entry, config, graph, model_file=path)
     elif entry.backend == "tensorrt":
         _check_plan(path, shown, findings)
