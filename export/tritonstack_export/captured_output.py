@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import IO
 
 
@@ -40,14 +41,22 @@ def _flush() -> None:
 
 @contextmanager
 def captured_output() -> Iterator[CapturedOutput]:
-    """Send file descriptors 1 and 2 of this process, and Python warnings, into a temporary file.
+    """Send file descriptors 1 and 2 of this process into a temporary file, and silence Python warnings.
 
-    Descriptors rather than `sys.stdout`: torch's log handlers hold the stream they found at start-up, and C++ code
-    knows no Python stream. Output of other threads is captured too.
+    Descriptors besides `sys.stdout`, since C++ code knows no Python stream, and Python's streams need not lead to
+    descriptors 1 and 2 (notebooks). Log records below ERROR are dropped: handlers hold the stream they were made
+    with. Output of other threads is captured too.
     """
     _flush()
-    with tempfile.TemporaryFile() as file, warnings.catch_warnings():
-        warnings.simplefilter("default")
+    with ExitStack() as stack:
+        file = stack.enter_context(tempfile.TemporaryFile())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        text = stack.enter_context(os.fdopen(os.dup(file.fileno()), "w", errors="replace", buffering=1))
+        stack.enter_context(redirect_stdout(text))
+        stack.enter_context(redirect_stderr(text))
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.WARNING)
         kept = [(number, os.dup(number)) for number in (1, 2)]
         captured = CapturedOutput(file)
         try:

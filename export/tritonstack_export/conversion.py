@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tritonstack.errors import GateError, InputError, InternalError
+from tritonstack.errors import GateError, InputError, InternalError, UsageError
 from tritonstack.terminal import Progress
 from tritonstack_export import gates, onnx_graph, onnx_tensors, operator_watch, output_tree
 from tritonstack_export.checkpoint import load_checkpoint, resolve_resource
@@ -54,18 +54,20 @@ class Record:
     progress: Progress
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    _shown: int = 0
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Time and show one step; its notes are printed below it."""
-        start, before = time.monotonic(), len(self.notes)
+        """Time and show one step; notes made so far are printed below it."""
+        start = time.monotonic()
         try:
             with self.progress.step(name):
                 yield
         finally:
             self.seconds[name] = round(time.monotonic() - start, 3)
-            for note in self.notes[before:]:
+            for note in self.notes[self._shown :]:
                 self.progress.note(note)
+            self._shown = len(self.notes)
 
     def note(self, text: str) -> None:
         """Remember a remark once."""
@@ -174,6 +176,11 @@ def _run_reference(reference: Reference, spec: ModelSpec, flags: NameFlags, reco
         record.note(f"the output {output_tree.path_name(path)!r} is None and was left out")
     asked = tuple(spec.outputs) if spec.outputs is not None else None
     reference.outputs = output_tree.name_outputs(tree, asked, said_by=flags.outputs_said_by)
+    both = next((tensor.name for tensor in signature.inputs if tensor.name in reference.outputs), None)
+    if both is not None:
+        raise UsageError(
+            f"{both!r} is the name of both an input and an output", next_step="rename one in the spec, or by flag"
+        )
     left = [output_tree.path_name(p) for p in tree.tensors if p not in reference.outputs.values()]
     if left:
         record.note(f"outputs not asked for and left out: {', '.join(left)}")
@@ -291,8 +298,9 @@ def _require_independent(reference: Reference, truth: _Truth, spec: ModelSpec) -
     """Only after the capture, which names the line of a branch on values: such a branch mixes samples as well."""
     if reference.signature.batched:
         inputs = random_inputs(reference.signature, truth.plan.example, seed=spec.parity.seed)
+        strangers = random_inputs(reference.signature, truth.plan.example, seed=spec.parity.seed + 1)
         gates.require_independent(
-            reference.run, inputs, truth.first, reference.signature, truth.tolerances, runner="PyTorch"
+            reference.run, inputs, truth.first, strangers, reference.signature, truth.tolerances, runner="PyTorch"
         )
 
 
@@ -305,22 +313,24 @@ def _compare(truth: _Truth, path: Path, signature: Signature, spec: ModelSpec) -
         found = session.run(inputs)
         expected = {n: v.reshape(1) if n in truth.scalars else v for n, v in expected.items()}
         rows += gates.compare_with_reference(expected, found, sizes, truth.plan.example, truth.tolerances)
-    inputs = random_inputs(signature, truth.plan.example, seed=spec.parity.seed)
-    _session_gates(session, inputs, truth.plan.example, signature, truth.tolerances)
+    _session_gates(session, truth.plan.example, signature, truth.tolerances, seed=spec.parity.seed)
     return rows
 
 
 def _session_gates(
     session: OnnxSession,
-    inputs: Mapping[str, Array],
     sizes: Mapping[str, int],
     signature: Signature,
     tolerances: Mapping[str, Tolerance],
+    *,
+    seed: int,
 ) -> None:
+    inputs = random_inputs(signature, sizes, seed=seed)
     first = session.run(inputs)
     gates.require_deterministic(first, session.run(inputs), tolerances, runner="ONNX Runtime", culprits=list)
     if signature.batched:
-        gates.require_independent(session.run, inputs, first, signature, tolerances, runner="ONNX Runtime")
+        strangers = random_inputs(signature, sizes, seed=seed + 1)
+        gates.require_independent(session.run, inputs, first, strangers, signature, tolerances, runner="ONNX Runtime")
 
 
 def _adopt(model: LoadedModel, spec: ModelSpec, flags: NameFlags, *, folder: Path, record: Record) -> Converted:
@@ -403,7 +413,7 @@ def _run_adopted(
         gates.require_finite(outputs, sizes)
         if signature.batched:
             gates.require_batch_first(outputs, sizes, ranks, squeezes=list)
-    _session_gates(session, inputs, example, signature, tolerances)
+    _session_gates(session, example, signature, tolerances, seed=spec.parity.seed)
     # A graph may leave the shape of an output open: then all that is known is the rank.
     outputs_found = tuple(
         tensor

@@ -153,18 +153,18 @@ def _parameters(spec: ModelSpec, tensors: EntryTensors) -> dict[str, str]:
             {"output": spec.classification.output, "activation": spec.classification.activation}
         )
     if spec.preprocess.image is not None:
-        parameters["tritonstack.image"] = _image_parameter(spec.preprocess.image, tensors)
+        parameters["tritonstack.image"] = _image_parameter(
+            spec.preprocess.image, tensors, batched=spec.batch is not False
+        )
     return parameters
 
 
-def _image_parameter(fields: dict[str, Any], tensors: EntryTensors) -> str:
+def _image_parameter(fields: dict[str, Any], tensors: EntryTensors, *, batched: bool) -> str:
     """The JSON of the preprocessing, as the client's own class writes it, so that the client can read it back."""
     from tritonstack.image import ImagePreprocessing
 
     try:
         preprocessing = ImagePreprocessing.from_json(json.dumps(fields))
-    except UsageError:
-        raise
     except InputError as error:
         raise UsageError(
             f"preprocess.image: {error.summary}", given=error.given, expected=error.expected, next_step=error.next_step
@@ -176,7 +176,24 @@ def _image_parameter(fields: dict[str, Any], tensors: EntryTensors) -> str:
         )
     if preprocessing.input is None and len(inputs) > 1:
         raise UsageError("preprocess.image.input: the model has several inputs", expected=_one_of(inputs))
+    tensor = next(t for t in tensors.inputs if preprocessing.input in (None, t.name))
+    size = preprocessing.output_size or (None, None)
+    sample = (3, *size) if preprocessing.layout == "NCHW" else (*size, 3)
+    wanted = tensor.shape[1:] if batched else tensor.shape
+    fits = len(wanted) == len(sample) and all(
+        not isinstance(a, int) or b is None or a == b for a, b in zip(wanted, sample, strict=True)
+    )
+    if not fits or TRITON_DTYPES[tensor.dtype] != f"TYPE_{preprocessing.dtype}":
+        raise UsageError(
+            f"preprocess.image does not fit the input {tensor.name!r}",
+            given=f"{preprocessing.dtype} {preprocessing.layout} {_dims_text(sample)}",
+            expected=f"{TRITON_DTYPES[tensor.dtype].removeprefix('TYPE_')} {_dims_text(wanted)}",
+        )
     return preprocessing.to_json()
+
+
+def _dims_text(dims: Sequence[object]) -> str:
+    return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
 
 
 def _one_of(names: Sequence[str]) -> str:

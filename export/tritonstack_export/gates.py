@@ -74,19 +74,35 @@ def require_batch_first(
 
 
 def require_independent(
-    run: Run, inputs: Arrays, outputs: Arrays, signature: Signature, tolerances: Tolerances, *, runner: str
+    run: Run,
+    inputs: Arrays,
+    outputs: Arrays,
+    strangers: Arrays,
+    signature: Signature,
+    tolerances: Tolerances,
+    *,
+    runner: str,
 ) -> None:
-    """Each sample's result is the same alone and among others: requests of strangers share a batch in Triton."""
+    """Each sample's result is the same whatever it is batched with: requests of strangers share a batch in Triton.
+
+    Compared with the sample alone, or where batches of one are not served, with it among `strangers` (other inputs
+    of the same shapes).
+    """
     batch = next(iter(inputs.values())).shape[0]
     smallest = signature.dimensions[BATCH].min
-    if smallest > 1:
-        turned = run({name: value[::-1].copy() for name, value in inputs.items()})
-        _compare_samples({n: v[::-1] for n, v in turned.items()}, outputs, tolerances, runner, "in another order")
-        return
     for index in sorted({0, batch // 2, batch - 1}):
-        alone = run({name: value[index : index + 1].copy() for name, value in inputs.items()})
-        among = {name: value[index : index + 1] for name, value in outputs.items()}
-        _compare_samples(alone, among, tolerances, runner, f"alone (sample {index} of {batch})")
+        here = slice(index, index + 1)
+        expected = {name: value[here] for name, value in outputs.items()}
+        if smallest == 1:
+            found = run({name: value[here].copy() for name, value in inputs.items()})
+            how = f"alone (sample {index} of {batch})"
+        else:
+            mixed = {name: value.copy() for name, value in strangers.items()}
+            for name, value in inputs.items():
+                mixed[name][here] = value[here]
+            found = {name: value[here] for name, value in run(mixed).items()}
+            how = f"with other companions (sample {index} of {batch})"
+        _compare_samples(found, expected, tolerances, runner, how)
 
 
 def _compare_samples(found: Arrays, expected: Arrays, tolerances: Tolerances, runner: str, how: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tritonstack.errors import GateError, RepositoryError
+from tritonstack.errors import GateError, RepositoryError, SetupError
 from tritonstack.terminal import Progress
 from tritonstack_export import provenance, publication
 from tritonstack_export.conversion import (
@@ -93,6 +93,12 @@ def export_model(
         try:
             with publication.staging(repository, spec.name) as stage:
                 return _build(spec, model, labels, identity, stage, repository, options, folder, work, record)
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            raise SetupError(
+                f"the export stopped on a file operation: {error.strerror or error}{where}",
+                next_step="check the free space and the permissions of the repository and of TMPDIR",
+            ) from error
         finally:
             keep_work(work, options.keep_work)
 

@@ -56,8 +56,9 @@ def export_program(reference: Reference, example: Sequence[Tensor]) -> ExportedP
 def _dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
     from torch.export import Dim
 
+    # A range of one size, or up to 2 (torch.export treats 1 as special), would be taken for a constant.
     dims = {
-        name: Dim(name, min=dimension.min, max=max(2, dimension.max))
+        name: Dim(name, min=dimension.min, max=max(3, dimension.min + 1, dimension.max))
         for name, dimension in signature.dimensions.items()
     }
     return tuple(
