@@ -7,8 +7,6 @@ dies, and what it leaves in /dev/shm is removed.
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import os
 import secrets
 import signal
@@ -19,12 +17,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from tritonstack.errors import InternalError, RepositoryError, ServerUnavailable, SetupError
+from tritonstack_deploy.embedded.api import ModelState, ServerApi, model_states
 from tritonstack_deploy.embedded.installation import Installation, find_installation
 from tritonstack_deploy.embedded.log_lines import LogLine, ProvidersInUse, parse_line, parse_providers, short_reason
 from tritonstack_deploy.embedded.ports import Ports
@@ -33,6 +31,7 @@ from tritonstack_deploy.embedded.staging import stage_backends, stage_interprete
 
 # APIs that change the server or reach beyond inference; closed unless asked for.
 CONTROL_APIS = ("shared-memory", "trace", "logging")
+CONTROL_HEADER = "tritonstack-control"
 # Runs before tritonserver in its process: ask the kernel to end it with its owner, then become it.
 _LAUNCHER = (
     "import ctypes, os, sys\n"
@@ -40,20 +39,6 @@ _LAUNCHER = (
     "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
     "os.execv(sys.argv[2], sys.argv[2:])\n"
 )
-
-
-@dataclass(frozen=True)
-class ModelState:
-    """State of one model version as the repository index tells it."""
-
-    name: str
-    version: str
-    state: str
-    reason: str
-
-    @property
-    def ready(self) -> bool:
-        return self.state == "READY"
 
 
 class EmbeddedServer:
@@ -207,8 +192,8 @@ class EmbeddedServer:
         closed = ",".join(api for api in CONTROL_APIS if api not in self._allow)
         if closed:
             arguments += [
-                f"--http-restricted-api={closed}:tritonstack-control={self._secret}",
-                f"--grpc-restricted-protocol={closed}:tritonstack-control={self._secret}",
+                f"--http-restricted-api={closed}:{CONTROL_HEADER}={self._secret}",
+                f"--grpc-restricted-protocol={closed}:{CONTROL_HEADER}={self._secret}",
             ]
         if self._cache_bytes:
             arguments.append(f"--cache-config=local,size={self._cache_bytes}")
@@ -244,7 +229,7 @@ class EmbeddedServer:
             if self.exit_code() is not None:
                 raise self._death("before it was ready")
             try:
-                if self._get("/v2/health/live") is not None and self._endpoints_open():
+                if self._api().get("/v2/health/live") is not None and self._endpoints_open():
                     return
             except OSError:
                 pass
@@ -328,62 +313,10 @@ class EmbeddedServer:
 
     def model_states(self) -> tuple[ModelState, ...]:
         """Every model this server was asked to serve, by name and version, with the reason where one failed."""
-        index = self._post("/v2/repository/index")
-        states = {
-            (str(row["name"]), str(row.get("version", "-"))): ModelState(
-                str(row["name"]),
-                str(row.get("version", "-")),
-                str(row.get("state", "UNAVAILABLE")),
-                short_reason(str(row.get("reason", ""))),
-            )
-            for row in index
-            if row["name"] in self._models
-        }
-        missing = set(self._models) - {name for name, _ in states}
-        for name in missing:
-            states[name, "-"] = ModelState(name, "-", "UNAVAILABLE", self._reason_from_log(name))
-        ready = []
-        for (name, version), state in sorted(states.items()):
-            # The index lists versions that the policy did not ask for as unavailable without a reason.
-            if state.state == "UNAVAILABLE" and state.reason == "unloaded":
-                continue
-            path = f"/v2/models/{_quote(name)}/versions/{version}/ready"
-            if state.ready and self._get(path) is None:
-                state = ModelState(name, version, "UNAVAILABLE", "listed as READY but not ready for requests")
-            if not state.ready and state.reason == "no reason given":
-                state = ModelState(name, version, state.state, self._reason_from_log(name))
-            ready.append(state)
-        return tuple(ready)
+        return model_states(self._api(), list(self._models), list(self._tail))
 
-    def _reason_from_log(self, model: str) -> str:
-        for line in reversed(self._tail):
-            if line.level in ("error", "warning") and f"{model}" in line.message:
-                return short_reason(line.message)
-        return "no reason given"
-
-    def _get(self, path: str) -> bytes | None:
-        """Body of a GET, or None for any answer but 200."""
-        return self._request("GET", path)
-
-    def _post(self, path: str) -> Any:
-        body = self._request("POST", path)
-        return json.loads(body) if body else []
-
-    def _request(self, method: str, path: str) -> bytes | None:
-        connection = http.client.HTTPConnection(self._reach.strip("[]"), self.ports.http, timeout=10)
-        try:
-            connection.request(method, path, headers={"tritonstack-control": self._secret})
-            response = connection.getresponse()
-            body = response.read()
-            return body if response.status == 200 else None
-        finally:
-            connection.close()
-
-
-def _quote(name: str) -> str:
-    from urllib.parse import quote
-
-    return quote(name, safe="")
+    def _api(self) -> ServerApi:
+        return ServerApi(self._reach.strip("[]"), self.ports.http, {CONTROL_HEADER: self._secret})
 
 
 def _model_folders(repository: Path) -> dict[str, Path]:
