@@ -210,7 +210,7 @@ class Serving(_Strict):
     @classmethod
     def _as_text(cls, value: object) -> object:
         if isinstance(value, dict):
-            return {k: str(v).lower() if isinstance(v, bool) else v if isinstance(v, dict | list) else str(v)
+            return {k: str(int(v)) if isinstance(v, bool) else v if isinstance(v, dict | list) else str(v)
                     for k, v in value.items()}  # fmt: skip
         return value
 

@@ -120,7 +120,12 @@ def test_wrong_flags(export: Export, flags: list[str], needles: list[str]) -> No
 
 
 def test_one_name_too_few(export: Export) -> None:
-    refused(export("nested_outputs", "--output-names", "a"), "--output-names", "1 name for 3 outputs", "output_1_0")
+    refused(export("int64_ids", "--output-names", "a"), "--output-names", "1 name for 2 outputs", "output_0, output_1")
+
+
+def test_a_name_that_is_no_key(export: Export) -> None:
+    refused(export("dict_outputs", "--output-names", "a,b"), "--output-names", "no output 'a'", "scores, boxes")
+    refused(export("nested_outputs", "--output-names", "a"), "--output-names", "no output 'a'", "output_1_1_aux")
 
 
 def test_missing_arguments(export: Export, tmp_path: Path) -> None:
@@ -154,8 +159,8 @@ def test_help_is_one_screen_and_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom tritonstack.command import main\n"
         "try: main(['export', '--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'onnx', 'onnxruntime', 'numpy', 'yaml', 'pydantic', 'tritonclient', 'grpc'} & set(sys.modules)\n"
-        "print(sorted(heavy), file=sys.stderr)"
+        "heavy = {'torch', 'onnx', 'onnxruntime', 'numpy', 'yaml', 'pydantic', 'tritonclient', 'grpc'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stderr.strip() == "[]"
