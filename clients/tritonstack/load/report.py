@@ -56,7 +56,8 @@ class GeneratorCost:
 
 @dataclass(frozen=True)
 class ServerBreakdown:
-    """Triton's own counters from the start of the window to the end of draining, the asked model first.
+    """Triton's own counters from the start of the window to the end of draining, the asked model first. After a warm-up
+    they are read while the load runs, so that they may miss or hold a few requests at the start.
 
     `other_inferences` is at least how many samples of the asked model came from somebody else. `readable` is False,
     and `models` empty, where the server did not hand out its statistics.
@@ -110,7 +111,7 @@ class InputDescription:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """A whole load test. `versions` are the model versions that answered.
+    """A whole load test. `versions` are the model versions that answered; an `interrupted` one may lack levels.
 
     `duration_s` and `requests` are what was asked for per level, `max_lag_s` and `max_error_rate` the limits its levels
     were judged by.
@@ -135,11 +136,8 @@ class LoadReport:
     requests: int | None
     max_lag_s: float
     max_error_rate: float
+    interrupted: bool
     levels: tuple[LevelReport, ...]
-
-    @property
-    def interrupted(self) -> bool:
-        return any(level.interrupted for level in self.levels)
 
     @property
     def ok(self) -> bool:

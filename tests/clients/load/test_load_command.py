@@ -122,6 +122,7 @@ REPORT = {
     "requests": "number",
     "max_lag_s": "number",
     "max_error_rate": "number",
+    "interrupted": "bool",
     "levels": [LEVEL],
 }
 
