@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from tritonstack_export.check.finding import FindingList, printable
@@ -86,9 +87,15 @@ def _check_one(
     if not served:
         return
     if entry.backend == "onnxruntime":
+        before = len(findings.items)
         graph = check_onnx_file(path, findings)
         if graph is not None and config.max_batch_size >= 0:
             check_against_graph(entry, config, graph, model_file=path)
+        if len(entry.served) > 1:
+            # One config serves several files: say which of them a finding is about.
+            for index in range(before, len(findings.items)):
+                item = findings.items[index]
+                findings.items[index] = replace(item, message=f"version {folder.name}: {item.message}")
     elif entry.backend == "tensorrt":
         _check_plan(path, shown, findings)
     elif entry.backend == "python":

@@ -98,6 +98,16 @@ def _check_data_file(path: Path, location: str, size: int, findings: FindingList
             path=data,
         )
         return False
+    homes = {os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path))}  # noqa: PTH120
+    if not any(Path(os.path.realpath(data)).is_relative_to(home) for home in homes):
+        findings.error(
+            "external-data",
+            f"{shown} is a link to {printable(os.path.realpath(data))}, outside the model's folder: onnxruntime "
+            "refuses it",
+            fix="copy the data file itself there",
+            path=data,
+        )
+        return False
     if not os.access(data, os.R_OK):
         findings.error("unreadable", f"{shown} cannot be read", fix="check its permissions", path=data)
         return False
@@ -109,10 +119,13 @@ def _check_structure(path: Path, signature: GraphSignature, findings: FindingLis
 
     if signature.opset is None or signature.opset > onnx.defs.onnx_opset_version():
         return
-    if signature.ir_version > onnx.IR_VERSION:
+    real = Path(os.path.realpath(path))
+    # The checker takes no data file that is a link or has a second name; onnxruntime takes both.
+    linked = any(_is_linked(real.parent / location) for location in {tensor.location for tensor in signature.external})
+    if linked or signature.ir_version > onnx.IR_VERSION:
         return
     try:
-        onnx.checker.check_model(str(path))
+        onnx.checker.check_model(str(real))
     # The checker lets errors of its C++ side through, and stumbles over names that are not UTF-8.
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "invalid model")
@@ -122,6 +135,10 @@ def _check_structure(path: Path, signature: GraphSignature, findings: FindingLis
             fix="export the model again; `python -m onnx.checker` shows the details",
             path=path,
         )
+
+
+def _is_linked(path: Path) -> bool:
+    return path.is_symlink() or path.stat().st_nlink > 1
 
 
 def _check_age(path: Path, signature: GraphSignature, findings: FindingList) -> None:

@@ -33,8 +33,9 @@ def check_against_graph(entry: ModelEntry, config: ModelConfig, graph: GraphSign
             else:
                 _check_tensor(declared, found, kind, at, config, findings)
     declared_inputs = {tensor.name: tensor for tensor in config.input}
+    supplied = _supplied_by_triton(config)
     for tensor in graph.inputs:
-        if tensor.name not in declared_inputs and not tensor.optional:
+        if tensor.name not in declared_inputs and tensor.name not in supplied and not tensor.optional:
             findings.error(
                 "missing-input",
                 f"the model needs the input {printable(tensor.name)!r} ({tensor.onnx_type} "
@@ -50,6 +51,14 @@ def check_against_graph(entry: ModelEntry, config: ModelConfig, graph: GraphSign
                 at=("input", [item.name for item in config.input].index(tensor.name), "optional"),
             )
     _check_symbols(config, graph, findings, model_file)
+
+
+def _supplied_by_triton(config: ModelConfig) -> set[str]:
+    """Inputs that no request carries: controls and states of sequences, batch inputs."""
+    sequences = config.sequence_batching
+    names = {control.name for control in sequences.control_input}
+    names |= {state.input_name for state in sequences.state}
+    return names | {name for batch_input in config.batch_input for name in batch_input.target_name}
 
 
 def _check_tensor(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 
+from tritonstack_export.check.client_parameters import check_client_parameter
 from tritonstack_export.check.finding import FindingList, printable
 from tritonstack_export.check.model_entry import ModelEntry
 from tritonstack_export.check.nearest import did_you_mean
@@ -45,7 +45,7 @@ def check_parameters(entry: ModelEntry, config: ModelConfig) -> None:
                 at=at,
             )
         elif name.startswith("tritonstack."):
-            _check_own(name, value, at, findings)
+            check_client_parameter(name, value, at, config, findings)
         elif entry.backend == "onnxruntime":
             _check_session_option(name, value, at, findings)
     for name in sorted(config.metric_tags):
@@ -86,32 +86,3 @@ def _check_session_option(name: str, value: str, at: tuple[str | int, ...], find
             findings.warning(
                 "parameter", f"the onnxruntime backend has no parameter {printable(name)!r}", fix=close, at=at
             )
-
-
-def _check_own(name: str, value: str, at: tuple[str | int, ...], findings: FindingList) -> None:
-    try:
-        fields = json.loads(value)
-    except ValueError as error:
-        findings.error(
-            "parameter", f"parameter {printable(name)!r} is no JSON: {error}", fix="export the model again", at=at
-        )
-        return
-    if not isinstance(fields, dict):
-        findings.error(
-            "parameter", f"parameter {printable(name)!r} is no JSON object", fix="export the model again", at=at
-        )
-    elif name == "tritonstack.classification" and (problem := _classification_problem(fields)):
-        findings.error(
-            "parameter",
-            f"parameter {name!r}: {problem}",
-            fix='write {"output": "<output name>", "activation": "softmax" or "none"}',
-            at=at,
-        )
-
-
-def _classification_problem(fields: dict[str, object]) -> str | None:
-    if not isinstance(fields.get("output"), str):
-        return "it names no output"
-    if fields.get("activation") not in ("softmax", "none"):
-        return f"activation is {fields.get('activation')!r}"
-    return None

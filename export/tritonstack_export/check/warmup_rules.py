@@ -1,4 +1,8 @@
-"""Rules on model_warmup: a warm-up that does not fit its model makes the model unavailable at start."""
+"""Rules on model_warmup.
+
+A warm-up that does not fit its model makes the model unavailable at start; with python-based backends Triton 2.51
+often ends with SIGSEGV on it, taking every other model along.
+"""
 
 from __future__ import annotations
 

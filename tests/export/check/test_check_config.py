@@ -196,7 +196,7 @@ def test_an_empty_config(tmp_path: Path) -> None:
         (batching('parameters { key: "execution_mode" value { string_value: "2" } }'), "is '2'"),
         (batching('parameters { key: "a" value { string_value: "${THREADS}" } }'), "placeholder ${THREADS}"),
         (batching('parameters { key: "a" value { } } parameters { key: "a" value { } }'), "written twice"),
-        (batching('parameters { key: "tritonstack.image" value { string_value: "{" } }'), "is no JSON"),
+        (batching('parameters { key: "tritonstack.image" value { string_value: "{" } }'), "not JSON"),
         (batching('metric_tags { key: "a b" value: "1" }'), "metric tag 'a b'"),
         (batching('batch_input { kind: BATCH_ELEMENT_COUNT source_input: "z" }'), "unknown tensor 'z'"),
     ],
@@ -218,6 +218,66 @@ def test_a_mistyped_session_option_is_a_warning(tmp_path: Path) -> None:
         for key, value in {"intra_op_thread_count": "2", "execution_mode": "1", "session.x": "y", "mine": "?"}.items()
     )
     assert check(tmp_path, batching(options)).findings == ()
+
+
+def image_config(image: str, *, dims: str = "[ 3, 8, 8 ]", name: str = "tritonstack.image") -> str:
+    text = image.replace('"', '\\"')
+    return (
+        f'{ONNX}max_batch_size: 8\n{io(dims, dims)}parameters {{ key: "{name}" value {{ string_value: "{text}" }} }}\n'
+    )
+
+
+EXACT = '{"resize": {"mode": "exact", "height": 8, "width": 8}}'
+
+
+@pytest.mark.parametrize(
+    ("image", "dims", "message"),
+    [
+        (EXACT, "[ 3, 8, 8 ]", None),
+        (EXACT, "[ 3, -1, -1 ]", None),
+        ('{"input": "x"}', "[ 3, -1, -1 ]", None),
+        (EXACT, "[ 3, 8, 9 ]", "pictures become [3, 8, 8] (NCHW), input 'x' takes [3, 8, 9]"),
+        (EXACT, "[ 8, 8, 3 ]", "pictures become [3, 8, 8] (NCHW)"),
+        ('{"input": "y"}', "[ 3, 8, 8 ]", "the model has no input 'y'"),
+        ('{"dtype": "UINT8"}', "[ 3, 8, 8 ]", "pictures become UINT8, input 'x' is TYPE_FP32"),
+        ('{"meen": [0, 0, 0]}', "[ 3, 8, 8 ]", "meen"),
+        ("{", "[ 3, 8, 8 ]", "JSON"),
+    ],
+)
+def test_the_image_parameter_fits_the_input(tmp_path: Path, image: str, dims: str, message: str | None) -> None:
+    size = tuple(8 if part == "-1" else int(part) for part in dims.strip("[ ]").split(", "))
+    model = identity_model(dims=("c", "h", "w") if "-1" in dims else size)
+    add_model(tmp_path, "net", image_config(image, dims=dims), model)
+    if "-1" in dims:
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
+        model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 3
+        add_model(tmp_path, "net", image_config(image, dims=dims), model)
+    report = check_repository(tmp_path)
+    if message is None:
+        assert report.findings == ()
+    else:
+        assert message in the_error(report).message and report.errors[0].line == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ('{"output": "y", "activation": "softmax"}', None),
+        ('{"output": "z", "activation": "softmax"}', "the model has no output 'z'"),
+        ('{"output": "y", "activation": "sigmoid"}', "activation is 'sigmoid'"),
+        ('{"activation": "none"}', "it names no output"),
+        ("[]", "no JSON object"),
+    ],
+)
+def test_the_classification_parameter(tmp_path: Path, value: str, message: str | None) -> None:
+    text = image_config(value, dims="[ 3 ]", name="tritonstack.classification")
+    report = check(tmp_path, text)
+    assert report.findings == () if message is None else message in the_error(report).message
+
+
+def test_a_client_parameter_nobody_reads(tmp_path: Path) -> None:
+    report = check(tmp_path, image_config("{}", dims="[ 3 ]", name="tritonstack.imgae"))
+    assert report.ok and report.warnings[0].fix == "did you mean 'tritonstack.image'?"
 
 
 @pytest.mark.parametrize(

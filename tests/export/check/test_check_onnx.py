@@ -250,6 +250,31 @@ def test_odd_names_are_compared_byte_for_byte(tmp_path: Path) -> None:
     assert len(report.errors) == 2 and all("\n" not in finding.message for finding in report.errors)
 
 
+def test_findings_name_the_version_when_several_are_served(tmp_path: Path) -> None:
+    text = batching("version_policy { all { } }\n")
+    add_model(tmp_path, "net", text)
+    add_model(tmp_path, "net", text, identity_model(dims=(4,)), version="2")
+    assert messages(check_repository(tmp_path)) == [
+        "version 2: input 'x' is [N, 4] in the model, [batch, 3] in the config",
+        "version 2: output 'y' is [N, 4] in the model, [batch, 3] in the config",
+    ]
+
+
+def test_inputs_that_triton_supplies_need_no_declaration(tmp_path: Path) -> None:
+    text = batching().replace('"x"', '"input_ids"').replace('"y"', '"logits"')
+    control = "control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] }"
+    text += f'sequence_batching {{ control_input {{ name: "bias" {control} }} }}\n'
+    assert check(tmp_path, text, two_inputs(default=False)).findings == ()
+
+
+def test_values_that_are_no_tensors(tmp_path: Path) -> None:
+    model = identity_model()
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["N", 3]))
+    model.graph.node[0].CopyFrom(helper.make_node("SequenceConstruct", ["x"], ["y"]))
+    model.graph.output[0].type.CopyFrom(kind)
+    assert "output 'y' is sequence in the model" in the_error(check(tmp_path, batching(), model)).message
+
+
 # Files
 def test_missing_empty_truncated_and_foreign_files(tmp_path: Path) -> None:
     data = identity_model().SerializeToString()
@@ -343,6 +368,33 @@ def test_weights_outside_the_folder(external: Path, location: str) -> None:
     external_model(external / "net" / "1", location)
     error = the_error(check_repository(external))
     assert "outside its own folder" in error.message and error.code == "external-data"
+
+
+def test_weights_behind_links(external: Path) -> None:
+    """onnxruntime follows a link to the weights only where the model file itself is a link to the same folder."""
+    folder, store = external / "net" / "1", external / "store"
+    folder.rename(store)
+    folder.mkdir()
+    (folder / "net.onnx.data").symlink_to(store / "net.onnx.data")
+    (folder / "model.onnx").write_bytes((store / "model.onnx").read_bytes())
+    (store / "config.pbtxt").write_bytes((external / "net" / "config.pbtxt").read_bytes())
+    errors = [finding for finding in check_repository(external).errors if finding.model == "net"]
+    assert len(errors) == 1 and "outside the model's folder" in errors[0].message
+    (folder / "model.onnx").unlink()
+    (folder / "model.onnx").symlink_to(store / "model.onnx")
+    assert [finding for finding in check_repository(external).errors if finding.model == "net"] == []
+
+
+def test_weights_behind_a_link_in_the_same_folder(external: Path) -> None:
+    folder = external / "net" / "1"
+    (folder / "net.onnx.data").rename(folder / "weights.bin")
+    (folder / "net.onnx.data").symlink_to("weights.bin")
+    assert check_repository(external).findings == ()
+
+
+def test_weights_with_a_second_name(external: Path) -> None:
+    (external / "copy").hardlink_to(external / "net" / "1" / "net.onnx.data")
+    assert check_repository(external).findings == ()
 
 
 # E13, at a size that costs no disk: the weights are a hole in a sparse file and must not be read
