@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,12 @@ from tritonstack_export.spec import Checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+# What torch's unpickler raises for bytes that are no pickle at all, or not a whole one.
+_BROKEN_PICKLE = (
+    RuntimeError, EOFError, OSError, ValueError, AttributeError, ImportError, LookupError, TypeError, struct.error,
+)  # fmt: skip
 
 
 def resolve_resource(reference: str, *, folder: Path, key: str) -> Path:
@@ -92,8 +99,8 @@ def _read_pickle(path: Path, *, trust: bool) -> Any:
                 next_step="save `model.state_dict()` instead, or pass --trust if you trust where the file comes from",
             ) from error
         raise InputError(f"{path.name} cannot be read: {source_location.first_line(error)}") from error
-    except (RuntimeError, EOFError, OSError, ValueError, AttributeError, ImportError) as error:
-        raise InputError(f"{path.name} cannot be read: {source_location.first_line(error)}") from error
+    except _BROKEN_PICKLE as error:
+        raise InputError(f"{path.name} is not a whole checkpoint: {source_location.first_line(error)}") from error
 
 
 def _fill(module: nn.Module, tensors: Any, checkpoint: Checkpoint, path: Path) -> None:

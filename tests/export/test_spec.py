@@ -167,3 +167,16 @@ def test_help_is_one_screen_and_imports_nothing_heavy() -> None:
     lines = result.stdout.splitlines()
     assert len(lines) <= 40
     assert all(len(line) <= 120 for line in lines)
+
+
+def test_picture_settings_have_to_fit_the_input(export: Export, write_spec: Write) -> None:
+    base = (
+        "name: net\nmodel: {factory: 'MODELS:picture'}\n"
+        "preprocess: {image: {resize: {mode: exact, height: 8, width: %s}%s}}\n"
+    )
+    assert export(write_spec(base % (8, ""))).code == 0
+    wrong = [(9, "", "[3, 8, 9]"), (8, ", layout: NHWC", "[8, 8, 3]"), (8, ", dtype: UINT8", "UINT8")]
+    for width, more, needle in [*wrong, (8, ", men: 1", "men")]:
+        outcome = export(write_spec(base % (width, more)), "--name", "other")
+        assert outcome.code == 2 and needle in outcome.err
+        assert not (outcome.repository / "other").exists()
