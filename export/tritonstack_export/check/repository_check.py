@@ -119,7 +119,7 @@ def _require_repository(root: Path) -> None:
         ) from None
     if not stat.S_ISDIR(status.st_mode):
         raise UsageError(f"{shown!r} is a file, not a model repository", expected="a folder with one folder per model")
-    if (root / "config.pbtxt").is_file() or _is_version_parent(root):
+    if _is_model(root):
         parent = printable(root.absolute().parent)
         raise UsageError(
             f"{shown!r} is a single model, not a repository",
@@ -128,15 +128,13 @@ def _require_repository(root: Path) -> None:
         )
 
 
-def _is_version_parent(root: Path) -> bool:
-    """Whether `root` holds version folders with model files right away: a model that lost its config."""
+def _is_model(root: Path) -> bool:
+    """Whether `root` is one model: a config of its own, or version folders with model files, and no models in it."""
     try:
-        return any(
-            child.name.isascii()
-            and child.name.isdigit()
-            and not (child / "config.pbtxt").exists()
-            and any(child.glob("model.*"))
-            for child in root.iterdir()
-        )
+        children = [child for child in root.iterdir() if child.is_dir()]
     except OSError:
         return False
+    if any((child / "config.pbtxt").is_file() for child in children):
+        return False
+    numbered = [child for child in children if child.name.isascii() and child.name.isdigit()]
+    return (root / "config.pbtxt").is_file() or any(any(child.glob("model.*")) for child in numbered)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -85,6 +86,8 @@ def write(version_dir: Path, manifest: Manifest) -> Path:
 def read(version_dir: Path) -> Manifest:
     """The manifest of a version. Raises RepositoryError when it is missing, no JSON, or lacks a fixed field."""
     path = version_dir / MANIFEST_NAME
+    if path.exists() and not path.is_file():
+        raise RepositoryError(f"{path} is no regular file", next_step="export the version again")
     try:
         data = json.loads(path.read_bytes())
     except OSError as error:
@@ -120,8 +123,11 @@ def verify(version_dir: Path) -> list[str]:
     for name, expected in sorted(listed.items()):
         path = version_dir / name
         try:
-            size = path.stat().st_size
-            if size != expected.size:
+            status = path.stat()
+            size = status.st_size
+            if not stat.S_ISREG(status.st_mode):
+                problems.append(f"{name} is no regular file any more")
+            elif size != expected.size:
                 problems.append(f"{name} was changed after export ({size} bytes, exported with {expected.size})")
             elif digest_file(path).sha256 != expected.sha256:
                 problems.append(f"{name} was changed after export (its SHA-256 differs)")

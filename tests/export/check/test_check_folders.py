@@ -263,6 +263,22 @@ def test_wrong_places_are_usage_errors(tmp_path: Path) -> None:
         check_repository(folder)
 
 
+def test_a_stray_config_at_the_top_is_just_a_file(tmp_path: Path) -> None:
+    add_model(tmp_path, "net", batching())
+    (tmp_path / "config.pbtxt").write_text("")
+    assert check_repository(tmp_path).findings == ()
+
+
+def test_pipes_in_place_of_files_are_never_opened(tmp_path: Path) -> None:
+    for name in ("model.onnx", "manifest.json"):
+        folder = add_model(tmp_path, name.partition(".")[0], batching())
+        (folder / "1" / name).unlink(missing_ok=True)
+        os.mkfifo(folder / "1" / name)
+    os.mkfifo(tmp_path / "pipe")
+    report = check_repository(tmp_path)
+    assert [finding.code for finding in report.errors] == ["manifest", "model-file"]
+
+
 def test_a_thousand_models_stay_within_open_files_and_recursion(tmp_path: Path) -> None:
     data = identity_model().SerializeToString()
     for index in range(1000):
