@@ -141,6 +141,11 @@ def write_model(
     )
 
 
+def write_add_one(repository: Path, name: str) -> None:
+    """An unbatched `addone` of another name."""
+    write_model(repository, name, _ADDONE, inputs=[("x", "FP32", [3], "")], outputs=[("y", "FP32", [3], "")])
+
+
 def write_repository(repository: Path) -> None:
     """Every model the tests of the client call."""
     x3, y3 = [("x", "FP32", [3], "")], [("y", "FP32", [3], "")]
@@ -174,8 +179,6 @@ def write_repository(repository: Path) -> None:
         extra="dynamic_batching { default_queue_policy { timeout_action: REJECT allow_timeout_override: true "
         "default_timeout_microseconds: 60000000 } }\n",
     )
-    # A name that must be percent-encoded in a URL.
-    write_model(repository, "größe +1", _ADDONE, inputs=x3, outputs=y3)
     write_model(
         repository,
         "pictures",

@@ -183,6 +183,12 @@ class Flows:
                 code=error.code,
                 expected=f"one of {', '.join(versions)}",
             )
+        if not self.codec.can_address(model):
+            return ServerError(
+                f"Triton cannot be asked for model {model!r} over HTTP, because it does not decode names in URLs",
+                code=error.code,
+                next_step="use gRPC, or rename the model to letters, digits, '_', '-' and '.'",
+            )
         return error
 
     def _prepared(

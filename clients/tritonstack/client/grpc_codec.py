@@ -27,6 +27,10 @@ class GrpcCodec:
 
     protocol = "grpc"
 
+    def can_address(self, model: str) -> bool:
+        """Whether Triton will recognise the model's name: any will do in protobuf."""
+        return True
+
     def live(self) -> Call:
         return _call("ServerLive", safe=True)
 

@@ -31,6 +31,10 @@ class HttpCodec:
     def __init__(self, prefix: str = "") -> None:
         self._root = f"{prefix}/v2"
 
+    def can_address(self, model: str) -> bool:
+        """Whether Triton will recognise the model's name in a URL."""
+        return path_segment(model) == model
+
     def live(self) -> Call:
         return self._get("/health/live", "a health check")
 
@@ -78,11 +82,11 @@ class HttpCodec:
     def register_region(self, name: str, key: str, byte_size: int) -> Call:
         body = json.dumps({"key": key, "offset": 0, "byte_size": byte_size}).encode()
         return Call(
-            f"{self._root}/systemsharedmemory/region/{_quote(name)}/register", (body,), "register shared memory"
+            f"{self._root}/systemsharedmemory/region/{path_segment(name)}/register", (body,), "register shared memory"
         )
 
     def unregister_region(self, name: str) -> Call:
-        path = f"{self._root}/systemsharedmemory/region/{_quote(name)}/unregister"
+        path = f"{self._root}/systemsharedmemory/region/{path_segment(name)}/unregister"
         return Call(path, (), "unregister shared memory", safe=True)
 
     def region_status(self) -> Call:
@@ -163,13 +167,18 @@ class HttpCodec:
         return Call(self._root + path, (), what, safe=True, verb="GET")
 
 
-def _quote(text: str) -> str:
-    return quote(text, safe="")
+def path_segment(name: str) -> str:
+    """A name as one segment of a URL's path.
+
+    Characters that RFC 3986 allows in a segment stay as they are: Triton (seen with 2.51) does not decode percent
+    signs, so encoding more than needed would make ``a+b`` an unknown model.
+    """
+    return quote(name, safe="!$&'()*+,;=:@~")
 
 
 def _model_path(model: str, version: str) -> str:
-    path = f"/models/{_quote(model)}"
-    return f"{path}/versions/{_quote(version)}" if version else path
+    path = f"/models/{path_segment(model)}"
+    return f"{path}/versions/{path_segment(version)}" if version else path
 
 
 def _input(tensor: WireTensor | SharedTensor) -> dict[str, Any]:
