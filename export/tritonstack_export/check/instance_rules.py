@@ -22,6 +22,13 @@ def check_instances(entry: ModelEntry, config: ModelConfig, *, gpus: int | None)
         return
     written = config.DESCRIPTOR.fields_by_name["instance_group"].message_type
     kinds = {value.number: value.name for value in written.fields_by_name["kind"].enum_type.values}
+    if entry.backend == "tensorrt" and gpus == 0 and not config.instance_group:
+        findings.error(
+            "no-gpu",
+            "a TensorRT engine needs a GPU, but 0 GPUs visible",
+            fix="serve it on the GPU it was built for, or serve the ONNX model instead",
+            path=entry.config_path,
+        )
     for index, group in enumerate(config.instance_group):
         _check_group(group, index, kinds.get(group.kind, str(group.kind)), entry, gpus=gpus)
     _check_passive(config, findings)
@@ -55,10 +62,11 @@ def _check_group(group: Any, index: int, kind: str, entry: ModelEntry, *, gpus: 
         )
     elif kind in ("KIND_GPU", "KIND_AUTO"):
         _check_indices(group, index, entry, gpus=gpus)
-    if entry.backend == "tensorrt" and kind == "KIND_CPU":
+    if entry.backend == "tensorrt" and (kind == "KIND_CPU" or (kind == "KIND_AUTO" and gpus == 0)):
+        reason = "KIND_CPU" if kind == "KIND_CPU" else "KIND_AUTO with 0 GPUs visible"
         findings.error(
             "instance-kind",
-            f"instance_group {index + 1} is KIND_CPU, a TensorRT engine needs a GPU",
+            f"instance_group {index + 1} is {reason}, a TensorRT engine needs a GPU",
             fix="use KIND_GPU",
             at=(*at, "kind"),
         )

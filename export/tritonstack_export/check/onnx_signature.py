@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tritonstack.errors import missing_package
+
 # ONNX element type (TensorProto.DataType) -> Triton's word. Types that are missing cannot be served.
 TRITON_TYPE_OF_ONNX = {
     "FLOAT": "TYPE_FP32",
@@ -73,9 +75,15 @@ class GraphSignature:
 def read_signature(path: Path) -> GraphSignature:
     """Read `path` with external weights left on disk.
 
-    Raises UnreadableModel when the bytes are no ONNX model (truncated, empty, another format).
+    Raises UnreadableModel when the bytes are no ONNX model (truncated, empty, another format), OSError when the file
+    cannot be read and SetupError without the package onnx.
     """
-    import onnx
+    try:
+        import onnx
+    except ModuleNotFoundError:
+        raise missing_package(
+            "onnx", needed_for="checking an ONNX model", install="pip install 'tritonstack[export]'"
+        ) from None
     from google.protobuf.message import DecodeError
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from repository_builder import IDENTITY_PY, ONNX, PYTHON, add_model, batching, identity_model, io
 
+from tritonstack.errors import SetupError
 from tritonstack_export.check import CheckReport, Finding, check_repository
 from tritonstack_export.repository import manifest, render_config
 
@@ -450,10 +452,28 @@ def test_engines(tmp_path: Path) -> None:
     assert [model.name for model in report.models] == ["bare", "good"]
 
 
-def test_an_engine_on_the_cpu(tmp_path: Path) -> None:
-    text = TENSORRT + "instance_group { kind: KIND_CPU }\n"
-    add_model(tmp_path, "net", text, b"ftrt" + bytes(200), file="model.plan")
-    assert "a TensorRT engine needs a GPU" in the_error(check_repository(tmp_path)).message
+@pytest.mark.parametrize(
+    ("group", "gpus", "message"),
+    [
+        ("instance_group { kind: KIND_CPU }\n", None, "is KIND_CPU, a TensorRT engine needs a GPU"),
+        ("instance_group { }\n", 0, "is KIND_AUTO with 0 GPUs visible, a TensorRT engine needs a GPU"),
+        ("", 0, "a TensorRT engine needs a GPU, but 0 GPUs visible"),
+        ("instance_group { }\n", 1, None),
+        ("", None, None),
+    ],
+)
+def test_an_engine_without_a_gpu(tmp_path: Path, group: str, gpus: int | None, message: str | None) -> None:
+    folder = add_model(tmp_path, "net", TENSORRT + group, b"ftrt" + bytes(200), file="model.plan") / "1"
+    (folder / "model.plan.json").write_text(json.dumps({"tensorrt": "11.2", "compute_capability": "9.0"}))
+    report = check_repository(tmp_path, gpus=gpus)
+    assert report.findings == () if message is None else message in the_error(report).message
+
+
+def test_without_the_package_onnx_the_line_that_mends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_model(tmp_path, "net", batching())
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(SetupError, match="'onnx', which is not installed"):
+        check_repository(tmp_path)
 
 
 # Python models
