@@ -92,7 +92,7 @@ class Engine:
         self._tasks: set[asyncio.Task[object]] = set()
         self._ended: asyncio.Future[None] | None = None
         self._timer: PreciseTimer | None = None
-        self._slot: asyncio.Future[None] | None = None
+        self._slot: asyncio.Future[float] | None = None
         self.tally = Tally(by_schedule=isinstance(arrival, OpenLoop), open_at_s=0.0, requests=window.requests)
 
     @property
@@ -215,6 +215,7 @@ class Engine:
         tally = self.tally
         wanted = self._window.requests
         scheduled = 0
+        full_until_s = start_s
         for number, offset_s in enumerate(arrival.offsets_s(self._seed)):
             due_s = start_s + offset_s
             counts = due_s >= tally.open_at_s
@@ -227,10 +228,11 @@ class Engine:
                 await asyncio.sleep(0)
             if self._failure is not None or due_s >= tally.close_at_s:
                 break
-            ready_s = due_s
             if tally.in_flight >= self._max_in_flight:
-                tally.limit_hits += counts
-                ready_s = max(due_s, await self._wait_for_slot())
+                full_until_s = await self._wait_for_slot()
+            # What was due while the house was full could not go before a place was free, whoever got that place.
+            ready_s = max(due_s, full_until_s)
+            tally.limit_hits += counts and full_until_s > due_s
             if self._stopped or time.monotonic() > tally.close_at_s + BACKLOG_GRACE_S:
                 tally.unsent += counts
                 continue
@@ -238,14 +240,16 @@ class Engine:
             self._spawn(self._one(number % self._pool_size, due_s=due_s, ready_s=ready_s))
 
     async def _wait_for_slot(self) -> float:
-        """Wait until fewer than the bound are in flight; returns when that was."""
+        """Wait until fewer than the bound are in flight; returns when the place became free."""
+        freed_s = time.monotonic()
         while self.tally.in_flight >= self._max_in_flight and not self._stopped:
             self._slot = asyncio.get_running_loop().create_future()
             left_s = self.tally.close_at_s + BACKLOG_GRACE_S - time.monotonic()
             await asyncio.wait([self._slot], timeout=None if left_s == float("inf") else max(left_s, 0.0))
+            freed_s = self._slot.result() if self._slot.done() else time.monotonic()
             if left_s <= 0:
                 break
-        return time.monotonic()
+        return freed_s
 
     async def _one(self, index: int, *, due_s: float | None, ready_s: float | None) -> Failure | None:
         """Send one request and count it. `due_s` None: a closed loop, where due and sent are the same moment."""
@@ -260,15 +264,16 @@ class Engine:
             failure = self._classify(error)
             if failure is None:
                 raise
+        done_s = time.monotonic()
         tally.add(
             due_s=sent_s if due_s is None else due_s,
             ready_s=sent_s if ready_s is None else ready_s,
             sent_s=sent_s,
-            done_s=time.monotonic(),
+            done_s=done_s,
             error=None if failure is None else (failure.kind, failure.message),
         )
         if self._slot is not None and not self._slot.done():
-            self._slot.set_result(None)
+            self._slot.set_result(done_s)
         if tally.requests is not None and tally.measured >= tally.requests:
             self._finish()
         return failure

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tritonstack.client.model import ModelMetadata
     from tritonstack.client.request import PreparedRequest
 
+CONTROL_TIMEOUT_S = 10.0
+"""Deadline of questions about the model and its statistics; the plan's own is for inference alone."""
 VERSION_PERIOD_S = 1.0
 """How often one answer is decoded to see which model version gave it."""
 
@@ -59,7 +61,7 @@ async def run_load_async(
     endpoint = parse_endpoint(plan.url, protocol=plan.protocol)
     stopper = Stopper(observer)
     # No retries: a repeated request would hide a failure in a long latency.
-    async with AsyncClient(plan.url, protocol=plan.protocol, timeout_s=plan.timeout_s, retries=0) as client:
+    async with AsyncClient(plan.url, protocol=plan.protocol, timeout_s=CONTROL_TIMEOUT_S, retries=0) as client:
         with stopper.on_signals() if stop_on_signal else contextlib.nullcontext():
             server = await client.server_metadata()
             target = await _prepare(client, plan)

@@ -66,7 +66,7 @@ def _latencies(report: LoadReport) -> str:
         row += [_time(latency.max_us), str(latency.count), str(level.counts.errors)]
         row += [_time(level.lag.p99_us) if level.lag else "–"] if is_open else []
         cpu_us = level.generator.cpu_us_per_request
-        rows.append([*row, "–" if cpu_us is None else f"{cpu_us:.0f} µs"])
+        rows.append([*row, "–" if cpu_us is None else human_seconds(cpu_us / 1e6)])
     return table(header, rows, align="<" + ">" * (len(header) - 1))
 
 

@@ -172,6 +172,26 @@ def test_a_stall_is_seen_by_every_request_that_was_due_during_it() -> None:
     assert result.tally.peak_in_flight == 1
 
 
+def test_waiting_for_a_place_is_no_lag_of_the_generator() -> None:
+    """Answers come four at a time, as from a batching server, so several places are freed at the same moment."""
+    waiting: list[asyncio.Future[None]] = []
+
+    async def send(index: int) -> object:
+        answer = asyncio.get_running_loop().create_future()
+        waiting.append(answer)
+        if len(waiting) == 4:
+            batch, waiting[:] = list(waiting), []
+            asyncio.get_running_loop().call_later(0.1, lambda: [one.set_result(None) for one in batch])
+        return await answer
+
+    result = run(send, OpenLoop(200, "constant"), requests=40, max_in_flight=4)
+    latency, lag = result.tally.latency.summary(), result.tally.lag.summary()
+    assert latency.p90_us is not None and lag.p90_us is not None
+    assert latency.p90_us > 500_000, "the last ones wait for nine batches of 100 ms, less the 200 ms they are sent in"
+    assert lag.p90_us < 50_000
+    assert result.tally.limit_hits >= 30
+
+
 def test_an_overloaded_open_loop_says_what_it_could_not_send(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tritonstack.load.engine.BACKLOG_GRACE_S", 0.2)
     server = Server(0.1)
