@@ -19,10 +19,9 @@ class CapturedOutput:
         self._file = file
         self._text: str | None = None
 
-    def text(self, *, last_lines: int = 20) -> str:
-        """The last lines that were captured."""
-        raw = self._text if self._text is not None else self._read()
-        return "\n".join(raw.rstrip().splitlines()[-last_lines:])
+    def text(self) -> str:
+        """What was captured so far, or in all."""
+        return self._text if self._text is not None else self._read()
 
     def _read(self) -> str:
         _flush()

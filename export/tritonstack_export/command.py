@@ -31,14 +31,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tritonstack export",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=110),
         allow_abbrev=False,
         usage="tritonstack export SPEC --repository DIR [options]",
     )
     add = parser.add_argument
     add("spec", metavar="SPEC", help="model spec (YAML), or FILE.py:CALLABLE, or FILE.onnx where defaults do")
     add("--repository", metavar="DIR", type=Path, required=True, help="model repository; created when missing")
-    add("--name", "--model-name", metavar="NAME", help="model name (default: the spec's)")
+    add("--name", "--model-name", metavar="M", help="model name (default: the spec's)")
     add("--version", metavar="N", type=_positive, help="version to publish (default: the next free one)")
     add("--opset", metavar="N", type=int, help="ONNX opset, 16 to 23 (default: 20)")
     for kind, default in (("min", "1"), ("opt", "8"), ("max", "32")):
@@ -137,7 +137,7 @@ def _export(arguments: argparse.Namespace) -> ExportResult:
     from tritonstack.terminal import Progress
 
     try:
-        from tritonstack_export.conversion import NameFlags
+        from tritonstack_export.converted_model import NameFlags
         from tritonstack_export.model_export import ExportOptions, export_model
     except ModuleNotFoundError as error:
         raise missing_package(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,24 +12,18 @@ from typing import TYPE_CHECKING, Any
 from tritonstack.errors import GateError, RepositoryError, SetupError
 from tritonstack.terminal import Progress
 from tritonstack_export import provenance, publication
-from tritonstack_export.conversion import (
-    Converted,
-    LoadedModel,
-    NameFlags,
-    Record,
-    convert,
-    describe_rows,
-    keep_work,
-    load,
-)
+from tritonstack_export.conversion import convert
+from tritonstack_export.converted_model import Converted, NameFlags
 from tritonstack_export.digest import json_sha256
 from tritonstack_export.entry_config import build_config
 from tritonstack_export.labels import read_labels, render_labels, require_label_count
+from tritonstack_export.loaded_model import LoadedModel, load
 from tritonstack_export.onnx_graph import GraphTensor
 from tritonstack_export.parity import Distance, summary
 from tritonstack_export.repository import manifest, render_config
 from tritonstack_export.repository.layout import CONFIG_NAME, LABELS_NAME
 from tritonstack_export.spec import LatestVersions, ModelSpec, SpecificVersions
+from tritonstack_export.step_record import Record
 
 if TYPE_CHECKING:
     from tritonstack_export.publication import Staging
@@ -100,7 +95,8 @@ def export_model(
                 next_step="check the free space and the permissions of the repository and of TMPDIR",
             ) from error
         finally:
-            keep_work(work, options.keep_work)
+            if options.keep_work is not None:
+                shutil.copytree(work, options.keep_work, dirs_exist_ok=True)
 
 
 def _build(
@@ -264,7 +260,16 @@ def _manifest_fields(
             "tolerances": {
                 name: {"atol": t.atol, "rtol": t.rtol, "cosine": t.cosine} for name, t in converted.tolerances.items()
             },
-            "rows": describe_rows(converted.parity),
+            "rows": [
+                {
+                    "output": row.output,
+                    "sizes": dict(row.sizes),
+                    "max_abs": row.distance.max_abs,
+                    "max_rel": row.distance.max_rel,
+                    "cosine": row.distance.cosine,
+                }
+                for row in converted.parity
+            ],
         },
         "seconds": dict(record.seconds),
         "notes": list(record.notes),

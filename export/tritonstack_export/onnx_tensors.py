@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from tritonstack.errors import InputError
+from tritonstack.errors import InputError, SetupError
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -153,6 +153,7 @@ def write_model(model: ModelProto, source_folder: Path, target: Path) -> list[Pa
             tensor.ClearField("external_data")
     else:
         data = target.with_name(target.name + ".data")
+        _require_space(data.parent, outside)
         _write_external(outside, data)
         files.append(data)
     with target.open("wb") as out:
@@ -160,6 +161,21 @@ def write_model(model: ModelProto, source_folder: Path, target: Path) -> list[Pa
         out.flush()
         os.fsync(out.fileno())
     return files
+
+
+def _require_space(folder: Path, outside: list[tuple[TensorProto, Path, int, int]]) -> None:
+    """Refuse before gigabytes are copied. Counts the blocks in use, so holes of sparse files cost nothing."""
+    import shutil
+
+    needed = sum(path.stat().st_blocks * 512 for path in {path for _, path, _, _ in outside})
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise SetupError(
+            "the disk of the repository is too full for the weights",
+            given=f"{free} bytes free",
+            expected=f"{needed}",
+            next_step="free some space, or choose another --repository",
+        )
 
 
 def _write_external(outside: list[tuple[TensorProto, Path, int, int]], data: Path) -> None:

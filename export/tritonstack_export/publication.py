@@ -164,6 +164,9 @@ def require_compatible(old: ModelConfig, new: ModelConfig) -> None:
             for name in first.keys() & second.keys()
             if first[name] != second[name]
         ]
+    kind = old.backend or old.platform
+    if kind not in ("onnxruntime", "onnxruntime_onnx"):
+        differences.append(f"it is served by {kind or 'an unnamed backend'} instead of onnxruntime")
     if bool(old.max_batch_size) != bool(new.max_batch_size):
         differences.append(f"max_batch_size is {new.max_batch_size} instead of {old.max_batch_size}")
     if differences:

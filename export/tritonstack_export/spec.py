@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,11 @@ BATCH = "batch"
 DTYPES = (
     "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
 )  # fmt: skip
+_INTEGER_BOUNDS = {
+    "bool": (0, 1),
+    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+}
 OPSETS = range(16, 24)
 """Opsets the exporter and the served ONNX Runtime both know; the written file is read back and has to agree."""
 
@@ -86,9 +92,20 @@ class InputSpec(_Strict):
     @field_validator("range")
     @classmethod
     def _ordered(cls, value: tuple[float | int, float | int] | None) -> tuple[float | int, float | int] | None:
+        if value is not None and not all(math.isfinite(bound) for bound in value):
+            raise ValueError("expected finite numbers")
         if value is not None and not value[0] <= value[1]:
             raise ValueError("expected [low, high] with low <= high")
         return value
+
+    @model_validator(mode="after")
+    def _range_fits_dtype(self) -> InputSpec:
+        bounds = _INTEGER_BOUNDS.get(self.dtype or "")
+        if self.range is None or bounds is None:
+            return self
+        if any(value != int(value) or not bounds[0] <= value <= bounds[1] for value in self.range):
+            raise ValueError(f"range {list(self.range)} does not fit {self.dtype} ({bounds[0]} to {bounds[1]})")
+        return self
 
 
 class OutputSpec(_Strict):

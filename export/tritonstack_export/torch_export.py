@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tritonstack.errors import GateError, InternalError
 from tritonstack_export import source_location
 from tritonstack_export.captured_output import captured_output
-from tritonstack_export.output_tree import Path as OutputPath
 from tritonstack_export.output_tree import flatten
 from tritonstack_export.reference import Reference, call
 from tritonstack_export.signature import Signature
@@ -20,10 +19,11 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
-def export_program(reference: Reference, example: Sequence[Tensor]) -> ExportedProgram:
+def export_program(reference: Reference, example: Sequence[Tensor], *, log: Path) -> ExportedProgram:
     """Capture the whole graph with the signature's named dimensions.
 
-    `example`: one tensor per input; none shares memory with another, since aliased inputs would become one.
+    `example`: one tensor per input; none shares memory with another, since aliased inputs would become one. What
+    torch prints is appended to `log`.
     Raises GateError naming the user's line for control flow on data and for dimensions that cannot be dynamic.
     """
     import torch
@@ -50,7 +50,9 @@ def export_program(reference: Reference, example: Sequence[Tensor]) -> ExportedP
                     flat, tuple(example), dynamic_shapes=(_dynamic_shapes(signature),), strict=False
                 )
         except Exception as error:
-            raise _explain(error, captured.text(), paths) from error
+            raise _explain(error) from error
+        finally:
+            _keep_log(log, captured.text())
 
 
 def _dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
@@ -67,7 +69,7 @@ def _dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
     )
 
 
-def _explain(error: Exception, noise: str, paths: Sequence[OutputPath]) -> GateError:
+def _explain(error: Exception) -> GateError:
     text = str(error)
     at = source_location.of_error(error)
     place = f" at {at}" if at else ""
@@ -98,10 +100,10 @@ def _explain(error: Exception, noise: str, paths: Sequence[OutputPath]) -> GateE
     return GateError(f"torch.export cannot capture the model{place}: {type(error).__name__}: {detail}")
 
 
-def write_onnx(program: ExportedProgram, path: Path, *, opset: int, external_data: bool) -> None:
+def write_onnx(program: ExportedProgram, path: Path, *, opset: int, external_data: bool, log: Path) -> None:
     """Translate a captured graph to ONNX at `opset` and write `path` (and `path`.data with `external_data`).
 
-    Raises GateError naming the operator that has no translation, with the last lines the exporter printed.
+    What the exporter prints is appended to `log`. Raises GateError naming the operator that has no translation.
     """
     import torch
 
@@ -113,14 +115,23 @@ def write_onnx(program: ExportedProgram, path: Path, *, opset: int, external_dat
             while cause.__cause__ is not None:
                 cause = cause.__cause__
             operators = re.findall(
-                r"No ONNX function found for <OpOverload\(op='([^']+)'", f"{error}\n{captured.text()}"
+                r"No ONNX function found for <OpOverload\(op='([^']+)'", f"{error}\n{cause}\n{captured.text()}"
             )
             what = (
                 f"no ONNX translation for {', '.join(sorted(set(operators)))}"
                 if operators
                 else (f"{type(cause).__name__}: {source_location.first_line(cause)}")
             )
-            raise GateError(f"the ONNX exporter failed: {what}") from error
+            raise GateError(
+                f"the ONNX exporter failed: {what}", next_step="--keep-work DIR keeps what it printed"
+            ) from error
+        finally:
+            _keep_log(log, captured.text())
         if result is None:
             raise InternalError("torch.onnx.export returned nothing")
         result.save(str(path), external_data=external_data)
+
+
+def _keep_log(log: Path, text: str) -> None:
+    with log.open("a", encoding="utf-8") as file:
+        file.write(text + "\n")

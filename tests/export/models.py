@@ -401,3 +401,12 @@ class Picture(nn.Module):
 
 def picture() -> Built:
     return Picture(), (torch.randn(1, 3, 8, 8),)
+
+
+class NoTranslation(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.bessel_j0(x)
+
+
+def no_translation() -> Built:
+    return NoTranslation(), (torch.randn(2, 3),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,3 +100,8 @@ def test_output_dtype_without_a_numpy_twin(export: Export) -> None:
 
 def test_inputs_without_a_common_batch(export: Export) -> None:
     refused(export("zero_size"), "do not share a batch dimension", "feats [2, 3], boxes [5, 4]", "batch: false")
+
+
+def test_operator_without_a_translation(export: Export, tmp_path: Path) -> None:
+    refused(export("no_translation", "--keep-work", str(tmp_path / "work")), "bessel_j0", "--keep-work")
+    assert (tmp_path / "work" / "exporter.log").is_file()

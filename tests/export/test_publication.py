@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -251,3 +253,55 @@ def test_repository_that_is_a_file(export: Export, tmp_path: Path) -> None:
 def test_keep_work(export: Export, tmp_path: Path) -> None:
     assert export("linear", "--name", "net", "--keep-work", str(tmp_path / "work")).code == 0
     assert (tmp_path / "work" / "exported.onnx").is_file()
+
+
+def test_versions_named_one_by_one(export: Export, write_spec: Callable[..., Path]) -> None:
+    text = LABELLED.replace("{latest: 2}", "{specific: [1, 2]}")
+    first = export(write_spec(text))
+    assert first.code == 1 and "check refuses the entry" in first.err  # version 2 is not there yet
+    assert export("linear", "--name", "net", "--output-names", "logits", "--max-batch", "16").code == 0
+    second = export(write_spec(text))
+    assert second.code == 0, second.err
+    assert list(second.config("net").version_policy.specific.versions) == [1, 2]
+    assert not (second.repository / "net" / "1").is_symlink()
+
+
+def test_a_version_below_the_newest_is_said_not_to_be_served(export: Export) -> None:
+    export("linear", "--name", "net", "--version", "5")
+    outcome = export("linear", "--name", "net", "--version", "2")
+    assert outcome.code == 0
+    assert "version 2 is not served" in outcome.err and "5 exists" in outcome.err
+
+
+def test_a_model_of_another_backend_is_left_alone(export: Export, listing: Listing, tmp_path: Path) -> None:
+    folder = tmp_path / "repository" / "net"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text("")
+    (folder / "config.pbtxt").write_text(
+        'backend: "python"\nmax_batch_size: 8\ninput { name: "x" data_type: TYPE_FP32 dims: [8] }\n'
+        'output { name: "output" data_type: TYPE_FP32 dims: [4] }\n'
+    )
+    before = listing(tmp_path / "repository")
+    outcome = export("linear", "--name", "net")
+    assert outcome.code == 1 and "served by python" in outcome.err
+    assert listing(tmp_path / "repository") == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_export_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(
+        "import time\nimport torch\n\n\nclass Slow(torch.nn.Module):\n    def forward(self, x):\n"
+        "        open(__file__ + '.started', 'w').close()\n        time.sleep(30)\n        return x\n\n\n"
+        "def build():\n    return Slow(), (torch.ones(2, 3),)\n"
+    )
+    command = [sys.executable, "-m", "tritonstack", "export", f"{model}:build", "--repository", str(tmp_path / "repo")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "model.py.started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in err
+    assert not (tmp_path / "repo").exists()
