@@ -7,12 +7,11 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from tritonstack_export.check.finding import FindingList, printable
 from tritonstack_export.check.onnx_signature import GraphSignature, UnreadableModel, read_signature
+from tritonstack_export.check.onnx_structure import check_structure, short_name
 
 # The newest opset and IR version each onnxruntime release loads, newest release first
 # (1.24.4 measured: opset 25 and IR 13 load, opset 26 and IR 14 are refused).
 _ONNXRUNTIME_LIMITS = (((1, 24), 25, 13), ((1, 23), 23, 11), ((1, 22), 23, 11), ((1, 20), 21, 10))
-# The checker parses the whole file; beyond this size its memory is not worth what it finds.
-_MAX_CHECKER_BYTES = 512 * 1024 * 1024
 
 
 def check_onnx_file(path: Path, findings: FindingList) -> GraphSignature | None:
@@ -22,19 +21,19 @@ def check_onnx_file(path: Path, findings: FindingList) -> GraphSignature | None:
     except UnreadableModel as error:
         findings.error(
             "model-file",
-            f"{_short(path)} cannot be read as ONNX: {error}",
+            f"{short_name(path)} cannot be read as ONNX: {error}",
             fix="copy or export the model again; compare its size and digest with the source",
             path=path,
         )
         return None
     except OSError as error:
         findings.error(
-            "unreadable", f"{_short(path)} cannot be read: {error.strerror}", fix="check its permissions", path=path
+            "unreadable", f"{short_name(path)} cannot be read: {error.strerror}", fix="check its permissions", path=path
         )
         return None
     complete = _check_external(path, signature, findings)
-    if complete and path.stat().st_size <= _MAX_CHECKER_BYTES:
-        _check_structure(path, signature, findings)
+    if complete:
+        check_structure(path, signature, findings)
     _check_age(path, signature, findings)
     return signature
 
@@ -52,7 +51,7 @@ def _check_external(path: Path, signature: GraphSignature, findings: FindingList
             complete = False
             findings.error(
                 "external-data",
-                f"{_short(path)} has weights outside the file without saying where",
+                f"{short_name(path)} has weights outside the file without saying where",
                 fix="export the model again",
                 path=path,
             )
@@ -60,7 +59,7 @@ def _check_external(path: Path, signature: GraphSignature, findings: FindingList
             complete = False
             findings.error(
                 "external-data",
-                f"{_short(path)} takes weights from {shown!r}, outside its own folder",
+                f"{short_name(path)} takes weights from {shown!r}, outside its own folder",
                 fix="save the model with its data file beside it and a plain file name as location",
                 path=path,
             )
@@ -85,15 +84,15 @@ def _check_data_file(path: Path, location: str, size: int, findings: FindingList
         hint = f" ({printable(others[0])} is there, but the name must be exactly {shown})" if others else ""
         findings.error(
             "external-data",
-            f"{_short(path)} takes weights from {shown!r}, which is not there{hint}",
-            fix=f"copy {shown} into {_short(path.parent)}/, or save the model with its weights inside",
+            f"{short_name(path)} takes weights from {shown!r}, which is not there{hint}",
+            fix=f"copy {shown} into {short_name(path.parent)}/, or save the model with its weights inside",
             path=data,
         )
         return False
     if present < size:
         findings.error(
             "external-data",
-            f"{shown} has {present} bytes, {_short(path)} needs {size} of it",
+            f"{shown} has {present} bytes, {short_name(path)} needs {size} of it",
             fix="copy it again: it was cut short",
             path=data,
         )
@@ -114,40 +113,13 @@ def _check_data_file(path: Path, location: str, size: int, findings: FindingList
     return True
 
 
-def _check_structure(path: Path, signature: GraphSignature, findings: FindingList) -> None:
-    import onnx
-
-    if signature.opset is None or signature.opset > onnx.defs.onnx_opset_version():
-        return
-    real = Path(os.path.realpath(path))
-    # The checker takes no data file that is a link or has a second name; onnxruntime takes both.
-    linked = any(_is_linked(real.parent / location) for location in {tensor.location for tensor in signature.external})
-    if linked or signature.ir_version > onnx.IR_VERSION:
-        return
-    try:
-        onnx.checker.check_model(str(real))
-    # The checker lets errors of its C++ side through, and stumbles over names that are not UTF-8.
-    except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "invalid model")
-        findings.error(
-            "onnx-structure",
-            f"{_short(path)} is no valid ONNX model: {printable(first)[:300]}",
-            fix="export the model again; `python -m onnx.checker` shows the details",
-            path=path,
-        )
-
-
-def _is_linked(path: Path) -> bool:
-    return path.is_symlink() or path.stat().st_nlink > 1
-
-
 def _check_age(path: Path, signature: GraphSignature, findings: FindingList) -> None:
     version, opset, ir_version = _served_limits()
     for what, has, most in (("opset", signature.opset, opset), ("IR version", signature.ir_version, ir_version)):
         if has is not None and has > most:
             findings.warning(
                 "onnx-too-new",
-                f"{_short(path)} uses {what} {has}; onnxruntime {version} loads up to {most}",
+                f"{short_name(path)} uses {what} {has}; onnxruntime {version} loads up to {most}",
                 fix=f"export with a lower {what}, or serve with a newer onnxruntime",
                 path=path,
             )
@@ -169,8 +141,3 @@ def _served_limits() -> tuple[str, int, int]:
                 return found, opset, ir_version
     release, opset, ir_version = _ONNXRUNTIME_LIMITS[-1]
     return ".".join(map(str, release)), opset, ir_version
-
-
-def _short(path: Path) -> str:
-    """``1/model.onnx``: the part of the path that tells versions apart."""
-    return printable("/".join(path.parts[-2:])) if path.suffix else printable(path.name)

@@ -304,10 +304,21 @@ def test_a_file_name_of_ones_own(tmp_path: Path) -> None:
     assert check_repository(tmp_path).findings == ()
 
 
-def test_an_invalid_graph(tmp_path: Path) -> None:
+def test_an_invalid_graph(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = identity_model()
     model.graph.node[0].op_type = "NoSuchOperator"
     assert "NoSuchOperator" in the_error(check(tmp_path, batching(), model)).message
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_only_the_checker_minds_is_a_warning(tmp_path: Path) -> None:
+    model = identity_model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    report = check(tmp_path, batching(), model)
+    assert report.ok and [finding.code for finding in report.warnings] == ["onnx-structure"]
+    model = identity_model()
+    model.graph.node[0].op_type, model.graph.node[0].domain = "Gelu", "com.microsoft"
+    assert check(tmp_path, batching(), model).ok
 
 
 def test_models_that_are_too_new_are_a_warning(tmp_path: Path) -> None:
