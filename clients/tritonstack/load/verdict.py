@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tritonstack.load.arrival import OpenLoop
@@ -14,8 +15,8 @@ LAG_SHARE = 0.1
 """A late generator is tolerated up to this share of the 99th percentile of the latency, which includes its lag."""
 BUSY_SHARE = 0.9
 """From this share of the window on, the event loop's thread may be what limits the rate."""
-OVERLOAD_SHARE = 0.95
-"""Below this share of the scheduled requests answered inside the window the server did not keep up."""
+OVERLOAD_SHARE = 0.05
+"""Where more than this share of the scheduled requests has no answer inside the window, the server was overloaded."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,10 @@ def _open_loop_notes(plan: LoadPlan, arrival: OpenLoop, result: EngineResult, ma
     # Where the warm-up was shorter than a request of the unloaded server, the first answers are late by the rest of it
     # (twice, as the fastest request of all is a little faster than the usual one).
     filling = arrival.rate * max(2 * tally.fastest_s - plan.warmup_s, 0.0)
-    if not result.interrupted and 0 < tally.ended_in_window + filling < OVERLOAD_SHARE * scheduled:
+    missing = scheduled - tally.ended_in_window - filling
+    # Two standard deviations of a Poisson count keep short runs from being called overloaded by chance.
+    overloaded = missing > max(OVERLOAD_SHARE * scheduled, 2 * math.sqrt(scheduled))
+    if overloaded and result.window_s > 0 and not result.interrupted:
         notes.append(
             f"{tally.ended_in_window / result.window_s:.1f}/s were answered of the {arrival.rate:g}/s asked: where the "
             "server is overloaded, latencies grow with the length of the run"

@@ -230,7 +230,7 @@ def test_stop_drains_and_keeps_what_was_measured(arrival: Arrival) -> None:
     assert result.interrupted
     assert server.in_flight == 0
     assert result.tally.latency.count > 5
-    assert result.window_s == pytest.approx(0.4, abs=0.1)
+    assert 0 < result.window_s < time.monotonic() - started, "the window ends where it was stopped"
 
 
 def test_stop_during_the_warmup_measures_nothing() -> None:
