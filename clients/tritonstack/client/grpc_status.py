@@ -18,7 +18,13 @@ from tritonstack.errors import (
 )
 
 # Core's texts for "the request was never sent": no subchannel could be connected, or the name did not resolve.
-_NEVER_SENT = ("failed to connect to", "connections to all backends failing", "DNS resolution failed", "DNS query")
+_NEVER_SENT = (
+    "failed to connect to",
+    "connections to all backends failing",
+    "DNS resolution failed",
+    "DNS query",
+    "errors resolving",
+)
 
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     # The defaults refuse replies above 4 MiB; a client has no reason to be stricter than the server.

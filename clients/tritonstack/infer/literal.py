@@ -76,8 +76,8 @@ def _from_json(spec: TensorSpec, text: str) -> Any:
         array = np.array(value)
         if array.size == 0:
             array = array.astype(kind or np.float32)
-        elif array.dtype.kind == "O" and kind is not None:  # integers beyond 64 bits
-            array = array.astype(kind)
+        elif array.dtype.kind == "O" and kind is not None and all(type(v) is int for v in array.ravel()):
+            array = array.astype(kind)  # integers beyond 64 bits
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(f"--input: the value of {spec.name!r} is not an array of numbers ({error})") from None
     if array.dtype.kind not in "biuf":
