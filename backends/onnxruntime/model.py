@@ -172,7 +172,8 @@ class TritonPythonModel:
         if self._cuda:
             cuda = {"device_id": str(self._device_id), **dict(settings.cuda_options)}
             providers.insert(0, ("CUDAExecutionProvider", cuda))
-        return ort.InferenceSession(str(path), options, providers=providers)
+        # Without fallback: onnxruntime's own retry on the CPU would print to stdout and hide why CUDA failed.
+        return ort.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request; a request that fails gets its own error and never spoils its batch."""

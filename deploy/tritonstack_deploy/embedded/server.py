@@ -299,7 +299,7 @@ class EmbeddedServer:
             )
         hint = None
         if code == -signal.SIGSEGV:
-            hint = "Triton 2.51 can crash when clients disconnect with calls in flight; start it again"
+            hint = "Triton 2.51 can crash when a model's warm-up fails or clients disconnect with calls in flight"
         elif code == -signal.SIGKILL:
             hint = "the kernel may have killed it for memory: see the system log"
         return ServerUnavailable(f"tritonserver ended {when} with {how}", given=f"last words: {words}", next_step=hint)
