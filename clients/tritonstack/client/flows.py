@@ -204,10 +204,12 @@ class Flows:
         try:
             return self._encoded(metadata, inputs, options), metadata, fresh
         except TensorError:
-            if fresh or (yield from self._fetch_metadata(model, version)) == metadata:
+            if fresh:
                 raise
-        metadata = self._metadata[model, version]
-        return self._encoded(metadata, inputs, options), metadata, True
+            current = yield from self._fetch_metadata(model, version)
+            if current == metadata:
+                raise
+        return self._encoded(current, inputs, options), current, True
 
     def _encoded(self, metadata: ModelMetadata, inputs: Mapping[str, object], options: InferOptions) -> PreparedRequest:
         request, slots = build_request(metadata, inputs, options, self.regions)
