@@ -141,6 +141,12 @@ def _unpack(built: Any, attribute: str) -> tuple[nn.Module, tuple[tuple[str | No
             expected="a torch.nn.Module, or (module, example inputs) with a tensor, tuple or dict of tensors",
         )
 
+    first = built[0] if isinstance(built, tuple) and built else built
+    if isinstance(first, torch.jit.ScriptModule):
+        raise InputError(
+            f"the factory {attribute!r} returned a TorchScript module, which torch.export cannot capture",
+            next_step="return the plain torch.nn.Module it was made from",
+        )
     if isinstance(built, torch.nn.Module):
         return built, ()
     if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module)):

@@ -110,7 +110,7 @@ def _compare_samples(found: Arrays, expected: Arrays, tolerances: Tolerances, ru
         problem = distance(value, found[name], tolerances[name]).problem
         if problem:
             raise GateError(
-                f"a sample's {name!r} depends on the others in its batch: {runner} {how} {problem}",
+                f"a sample's {name!r} depends on the others in its batch: {runner}, {how}: {problem}",
                 expected="the same result for a sample whatever it is batched with",
                 next_step="look for means, norms or sorts over dimension 0 (BatchNorm with track_running_stats=False?)",
             )

@@ -410,3 +410,77 @@ class NoTranslation(nn.Module):
 
 def no_translation() -> Built:
     return NoTranslation(), (torch.randn(2, 3),)
+
+
+class Function(nn.Module):
+    """A forward pass given as a function of the module and its input."""
+
+    def __init__(self, function: Any, **parts: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+def gram() -> Built:
+    return Function(lambda self, x: x @ x.T), (torch.randn(2, 4),)
+
+
+def sorted_over_the_batch() -> Built:
+    return Function(lambda self, x: torch.sort(x, dim=0)[0]), (torch.randn(2, 4),)
+
+
+def flipped_batch() -> Built:
+    return Function(lambda self, x: x.flip(0)), (torch.randn(2, 4),)
+
+
+def time_first() -> Built:
+    return Function(lambda self, x: x.transpose(0, 1)), (torch.randn(2, 5, 4),)
+
+
+def nonzero() -> Built:
+    return Function(lambda self, x: x.nonzero()), (torch.randn(2, 4),)
+
+
+def half() -> Built:
+    return nn.Linear(8, 4).half(), (torch.randn(2, 8).half(),)
+
+
+def lstm() -> Built:
+    return Function(lambda self, x: self.rnn(x)[0], rnn=nn.LSTM(8, 4, batch_first=True)), (torch.randn(2, 5, 8),)
+
+
+def encoder_layer() -> Built:
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(2, 5, 8),)
+
+
+def top_three() -> Built:
+    return Function(lambda self, x: tuple(torch.topk(x, 3))), (torch.randn(2, 9),)
+
+
+def class_ids() -> Built:
+    return Function(lambda self, x: x.argmax(1)), (torch.randn(2, 9),)
+
+
+def spectrum() -> Built:
+    return Function(lambda self, x: torch.fft.rfft(x).abs()), (torch.randn(2, 8),)
+
+
+def changes_its_input() -> Built:
+    return Function(lambda self, x: x.add_(1) * 2), (torch.randn(2, 4),)
+
+
+def script() -> Any:
+    return torch.jit.script(nn.Linear(8, 4)), (torch.randn(2, 8),)
+
+
+class KeywordOnly(nn.Module):
+    def forward(self, x: Tensor, *, scale: Tensor) -> Tensor:
+        return x * scale
+
+
+def keyword_only() -> Any:
+    return KeywordOnly(), {"scale": torch.randn(2, 1), "x": torch.randn(2, 4)}

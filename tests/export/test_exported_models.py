@@ -285,3 +285,24 @@ def test_results_on_stdout_only(export: Export) -> None:
     outcome = published(export("loud", "--name", "net", "--json"))
     assert outcome.json["name"] == "net"
     assert "noise" not in outcome.out + outcome.err
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "outputs"),
+    [
+        ("half", {"input": ("TYPE_FP16", [8])}, {"output": ("TYPE_FP16", [4])}),
+        ("lstm", {"x": ("TYPE_FP32", [5, 8])}, {"output": ("TYPE_FP32", [5, 4])}),
+        ("encoder_layer", {"src": ("TYPE_FP32", [5, 8])}, {"output": ("TYPE_FP32", [5, 8])}),
+        ("top_three", {"x": ("TYPE_FP32", [9])}, {"output_0": ("TYPE_FP32", [3]), "output_1": ("TYPE_INT64", [3])}),
+        ("class_ids", {"x": ("TYPE_FP32", [9])}, {"output": ("TYPE_INT64", [1])}),
+        ("spectrum", {"x": ("TYPE_FP32", [8])}, {"output": ("TYPE_FP32", [5])}),
+        ("changes_its_input", {"x": ("TYPE_FP32", [4])}, {"output": ("TYPE_FP32", [4])}),
+        ("keyword_only", {"scale": ("TYPE_FP32", [1]), "x": ("TYPE_FP32", [4])}, {"output": ("TYPE_FP32", [4])}),
+    ],
+)
+def test_kinds_of_models(
+    export: Export, model: str, inputs: dict[str, tuple[str, list[int]]], outputs: dict[str, tuple[str, list[int]]]
+) -> None:
+    outcome = published(export(model, "--name", "net"))
+    assert config_tensors(outcome.config("net"), "input") == inputs
+    assert config_tensors(outcome.config("net"), "output") == outputs

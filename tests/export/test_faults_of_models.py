@@ -64,7 +64,9 @@ def test_squeeze_that_eats_the_batch(export: Export, marked_line: Callable[[str]
     refused(export("squeeze"), "output rank changes with the batch", f"(squeeze without dim, {marked_line('squeeze')})")
 
 
-@pytest.mark.parametrize("model", ["batch_mean", "batch_norm_without_statistics"])
+@pytest.mark.parametrize(
+    "model", ["batch_mean", "batch_norm_without_statistics", "gram", "sorted_over_the_batch", "flipped_batch"]
+)
 def test_samples_that_see_each_other(export: Export, model: str) -> None:
     refused(export(model), "depends on the others in its batch")
 
@@ -105,3 +107,12 @@ def test_inputs_without_a_common_batch(export: Export) -> None:
 def test_operator_without_a_translation(export: Export, tmp_path: Path) -> None:
     refused(export("no_translation", "--keep-work", str(tmp_path / "work")), "bessel_j0", "--keep-work")
     assert (tmp_path / "work" / "exporter.log").is_file()
+
+
+@pytest.mark.parametrize("model", ["time_first", "nonzero"])
+def test_outputs_whose_first_dimension_is_something_else(export: Export, model: str) -> None:
+    refused(export(model), "'output' does not follow the batch dimension")
+
+
+def test_torchscript(export: Export) -> None:
+    refused(export("script"), "TorchScript", "plain torch.nn.Module")
