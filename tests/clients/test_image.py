@@ -120,7 +120,7 @@ def test_lite0_equals_the_reference_steps() -> None:
     rng = np.random.default_rng(0)
     image = Image.fromarray(rng.integers(0, 256, (300, 417, 3), dtype=np.uint8))
     side = int(0.875 * 300)
-    top, left = (300 - side + 1) // 2, (417 - side + 1) // 2
+    top, left = (300 - side) // 2, (417 - side) // 2
     cut = image.crop((left, top, left + side, top + side)).resize((224, 224), Image.Resampling.BICUBIC)
     expected = (np.asarray(cut).astype(np.float64).transpose(2, 0, 1) - 127) / 128
     result = LITE0.preprocess(image)

@@ -62,10 +62,9 @@ def _normalise(spec: ImagePreprocessing, pixels: np.ndarray[Any, Any]) -> np.nda
 
 
 def _crop(image: Image.Image, height: int, width: int) -> Image.Image:
-    """The central height × width; an odd remainder leaves the larger margin at the top and left, as TensorFlow's
-    EfficientNet preprocessing does."""
-    top = (image.height - height + 1) // 2
-    left = (image.width - width + 1) // 2
+    """The central height × width; an odd remainder leaves the larger margin at the bottom and right."""
+    top = (image.height - height) // 2
+    left = (image.width - width) // 2
     return image.crop((left, top, left + width, top + height))
 
 
