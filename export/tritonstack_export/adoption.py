@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tritonstack.errors import GateError, InputError, InternalError
+from tritonstack.errors import GateError, InternalError, UsageError
 from tritonstack_export import gates, onnx_graph, onnx_tensors
 from tritonstack_export.converted_model import (
     MODEL_FILE,
@@ -58,7 +58,7 @@ def adopt(model: LoadedModel, spec: ModelSpec, flags: NameFlags, *, folder: Path
 
 def _adopted_signature(proto: ModelProto, spec: ModelSpec, flags: NameFlags, record: Record) -> Signature:
     if flags.input_names is not None or flags.dynamic or spec.outputs is not None:
-        raise InputError(
+        raise UsageError(
             "a ready ONNX file keeps its names and dimensions",
             given="--input-names, --output-names, --dynamic or `outputs`",
             next_step="leave them away",
@@ -68,7 +68,7 @@ def _adopted_signature(proto: ModelProto, spec: ModelSpec, flags: NameFlags, rec
     declared = {entry.name: entry for entry in spec.inputs or []}
     unknown = sorted(set(declared) - {tensor.name for tensor in tensors})
     if unknown:
-        raise InputError(
+        raise UsageError(
             f"inputs: the graph has no input {unknown[0]!r}", expected=f"one of {', '.join(t.name for t in tensors)}"
         )
     if batched:

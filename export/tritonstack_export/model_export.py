@@ -124,8 +124,9 @@ def _build(
     with record.step("publish"), publication.publication_lock(repository):
         number = publication.next_version(repository, spec.name, options.version)
         draft.rename(stage.model / str(number))
-        _write_entry(config, labels, stage, repository, record)
+        edited = _write_entry(config, labels, stage, repository, record)
         fields = _manifest_fields(spec, model, converted, identity, folder, number, record)
+        fields["config_edited"] = edited
         version = stage.version(number)
         also = [stage.model / name for name in (CONFIG_NAME, LABELS_NAME) if (stage.model / name).is_file()]
         digests = manifest.digest_version(version, also=also)
@@ -149,21 +150,25 @@ def _build(
 
 def _write_entry(
     config: ModelConfig, labels: tuple[str, ...] | None, stage: Staging, repository: Path, record: Record
-) -> None:
-    """config.pbtxt and labels.txt of the staged model; a config that somebody edited is kept."""
+) -> bool:
+    """config.pbtxt and labels.txt of the staged model. A config that somebody edited is kept, which is returned."""
     target = repository / stage.model.name
     published = publication.existing_config(target)
     text = render_config(config)
+    edited = published is not None and publication.was_edited(target)
     if published is not None:
         publication.require_compatible(published, config)
-        if publication.was_edited(target):
+        if edited:
             text = (target / CONFIG_NAME).read_text("utf-8")
-            record.note(f"{CONFIG_NAME} was edited since it was exported, and is kept as it is")
+            record.note(
+                f"{CONFIG_NAME} was edited since it was exported, and is kept (delete it to have it written anew)"
+            )
     (stage.model / CONFIG_NAME).write_text(text, "utf-8")
     if labels is not None:
         (stage.model / LABELS_NAME).write_text(render_labels(labels), "utf-8")
     elif (target / LABELS_NAME).is_file():
         (stage.model / LABELS_NAME).write_bytes((target / LABELS_NAME).read_bytes())
+    return edited
 
 
 def _check_staged(stage: Staging, repository: Path, spec: ModelSpec, number: int, record: Record) -> None:
@@ -242,7 +247,6 @@ def _manifest_fields(
         "name": spec.name,
         "version": number,
         "format": "onnx",
-        "precision": "fp32" if not any("float16" in t.dtype for t in converted.tensors.inputs) else "mixed",
         "opset": converted.opset,
         "parameters": model.parameters,
         "inputs": [described(tensor) for tensor in converted.tensors.inputs],

@@ -139,16 +139,18 @@ def existing_config(model: Path) -> ModelConfig | None:
 
 
 def was_edited(model: Path) -> bool:
-    """Whether somebody changed config.pbtxt after the newest version was exported."""
+    """Whether config.pbtxt is somebody's own: changed after the newest version was exported, or kept by that export."""
     path = model / CONFIG_NAME
     if not path.is_file():
         return False
     for number in reversed(versions(model.parent, model.name)):
         try:
-            recorded = read(model / str(number)).files.get(f"../{CONFIG_NAME}")
+            manifest = read(model / str(number))
         except RepositoryError:
             continue
-        return recorded is None or recorded.sha256 != digest_file(path).sha256
+        recorded = manifest.files.get(f"../{CONFIG_NAME}")
+        changed = recorded is None or recorded.sha256 != digest_file(path).sha256
+        return changed or bool(manifest.fields.get("config_edited"))
     return True
 
 

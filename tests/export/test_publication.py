@@ -162,6 +162,13 @@ def test_an_edited_config_is_kept(export: Export) -> None:
     assert again.code == 0
     assert "was edited" in again.err
     assert path.read_text() == edited
+    # The version above recorded the edited config; that must not make it ours.
+    assert export("linear", "--name", "net", "--max-batch", "16").code == 0
+    assert path.read_text() == edited
+    assert export("linear", "--name", "net", "--max-batch", "16", "--if-changed").out.startswith("up to date")
+    path.unlink()
+    assert export("linear", "--name", "net", "--max-batch", "16").code == 0
+    assert "preferred_batch_size: [8, 16]" in path.read_text()
 
 
 def test_config_and_labels_follow_the_newest_version(export: Export, write_spec: Callable[..., Path]) -> None:
