@@ -133,7 +133,8 @@ class TritonPythonModel:
 
         folder = Path(args["model_repository"]) / args["model_version"]
         path = folder / _model_filename(config)
-        if not path.is_file():
+        # The stub's interpreter takes file names for ASCII whatever the locale says; bytes pass through as they are.
+        if not os.path.isfile(str(path).encode()):  # noqa: PTH113
             raise ValueError(f"model file {path.name!r} is not in version folder {args['model_version']!r} of {name!r}")
         self._session = self._open(ort, path, settings)
         self._ort = ort

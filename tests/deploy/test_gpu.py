@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 from tiny_models import TinyModel, affine, onnx_config, save_graph, value
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+
 from tritonstack_deploy.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.gpu

@@ -16,6 +16,9 @@ import pytest
 from serve_process import Serve, alive, shm_leftovers, wait_until
 from tiny_models import affine, identity, python_model, slow
 
+from tritonstack.errors import RepositoryError
+from tritonstack_deploy.embedded import EmbeddedServer
+
 Start = Callable[..., Serve]
 
 
@@ -182,6 +185,33 @@ def test_only_the_chosen_model_and_its_steps(tmp_path: Path, serve: Start) -> No
     assert [m["name"] for m in server.endpoints["models"]] == ["two"]  # type: ignore[attr-defined]
     assert ask(server, "two")[0] == 200
     assert ask(server, "one")[0] in (400, 404)
+
+
+def test_names_that_a_shell_would_read_are_refused(tmp_path: Path, serve: Start) -> None:
+    # Triton's python backend would run them: `bash -c` with the model's path inside.
+    identity(f"x$(touch {tmp_path.name})").add_to(tmp_path / "models")
+    server = serve(tmp_path / "models", ready=False)
+    assert server.finish() == 1
+    assert "shell" in server.stderr
+    with pytest.raises(RepositoryError, match="shell"):
+        EmbeddedServer(tmp_path / "models").start()
+
+
+@pytest.mark.parametrize("name", ["a+b", "größe", "v1.2-x_y"])
+def test_names_that_are_unusual_but_safe(
+    tmp_path: Path, serve: Start, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("LC_ALL", "POSIX")
+    identity(name).add_to(tmp_path)
+    server = serve(tmp_path)
+    assert [m["ready"] for m in server.endpoints["models"]] == [True]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("allow", [[], ["--allow", "model-repository"]])
+def test_a_repository_path_with_spaces(tmp_path: Path, serve: Start, allow: list[str]) -> None:
+    repository = tmp_path / "my models & more"
+    affine().add_to(repository)
+    assert ask(serve(repository, *allow), "affine")[0] == 200
 
 
 def test_unknown_model_is_a_usage_error(tmp_path: Path, serve: Start) -> None:

@@ -12,6 +12,8 @@ from urllib.parse import quote
 from tritonstack_deploy.embedded.log_lines import LogLine, short_reason
 
 _NO_REASON = "no reason given"
+# What a path segment may hold as it is: Triton 2.51 does not decode percent signs in model names.
+_PATH_SAFE = "!$&'()*+,;=:@~"
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,9 @@ def model_states(api: ServerApi, wanted: Sequence[str], log: Sequence[LogLine]) 
 
 def _explained(api: ServerApi, state: ModelState, log: Sequence[LogLine]) -> ModelState:
     if state.ready:
-        path = f"/v2/models/{quote(state.name, safe='')}/versions/{state.version}/ready"
-        if api.get(path) is not None:
+        name = quote(state.name, safe=_PATH_SAFE)
+        # A name that needs encoding cannot be asked for over HTTP at all; the index has to do.
+        if name != state.name or api.get(f"/v2/models/{name}/versions/{state.version}/ready") is not None:
             return state
         return replace(state, state="UNAVAILABLE", reason="listed as READY but not ready for requests")
     return replace(state, reason=short_reason(state.reason) if state.reason else _reason_from(log, state.name))

@@ -28,6 +28,7 @@ from tritonstack_deploy.embedded.log_lines import LogLine, ProvidersInUse, parse
 from tritonstack_deploy.embedded.ports import Ports
 from tritonstack_deploy.embedded.shared_regions import new_prefix, remove_orphans, remove_regions
 from tritonstack_deploy.embedded.staging import stage_backends, stage_interpreter, stage_models
+from tritonstack_export.repository.layout import is_shell_safe
 
 # APIs that change the server or reach beyond inference; closed unless asked for.
 CONTROL_APIS = ("shared-memory", "trace", "logging")
@@ -161,14 +162,26 @@ class EmbeddedServer:
         return self
 
     def _launch(self) -> None:
+        for name in self._models:
+            if not is_shell_safe(name):
+                raise RepositoryError(
+                    f"the model name {name!r} has characters that Triton's python backend would pass to a shell",
+                    next_step="rename the folder: letters, digits, '_', '-' and '.'",
+                )
         installation = find_installation()
         remove_orphans()
         self._ports = Ports.from_base(self.host, self._port_base)
-        self._folder = tempfile.TemporaryDirectory(prefix="tritonstack-")
+        # The paths of models and stubs end in a shell line too.
+        plain = is_shell_safe(tempfile.gettempdir().replace("/", ""))
+        self._folder = tempfile.TemporaryDirectory(prefix="tritonstack-", dir=None if plain else "/tmp")  # noqa: S108
         root = Path(self._folder.name)
         backends = stage_backends(installation, root / "backends")
         explicit = "model-repository" in self._allow
-        models = self.repository.resolve() if explicit else stage_models(self._models, root / "models")
+        models = root / "models"
+        if explicit:
+            models.symlink_to(self.repository.resolve(), target_is_directory=True)
+        else:
+            stage_models(self._models, models)
         self._prefix = new_prefix()
         arguments = [
             str(installation.server),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tritonstack_export.check.finding import FindingList, printable
 from tritonstack_export.check.model_entry import ModelEntry
+from tritonstack_export.repository.layout import is_shell_safe
 
 INT64_MAX = 2**63 - 1
 
@@ -157,6 +158,12 @@ def _check_name(name: str, findings: FindingList) -> None:
         return
     if not name.isprintable():
         findings.error("model-name", f"the name {shown!r} has control characters", fix="rename it")
+    elif not is_shell_safe(name):
+        findings.error(
+            "model-name",
+            f"the name {shown!r} has characters that Triton's python backend would pass to a shell",
+            fix="use letters, digits, '_', '-' and '.' only",
+        )
     elif not _PLAIN_NAME.fullmatch(name):
         findings.warning(
             "model-name",

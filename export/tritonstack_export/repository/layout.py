@@ -13,6 +13,14 @@ ONNX_NAME = "model.onnx"
 INT64_MAX = 2**63 - 1
 
 _VERSION = re.compile(r"[1-9][0-9]*")
+# Triton's python backend starts its models through `bash -c` with the model's path inside the line (seen in 2.51):
+# a space breaks it, and `&`, `(` or `$` run as shell. Only characters that a shell leaves alone may be in a name.
+_SHELL_SAFE_NAME = re.compile(r"[\w.+@:,=~%\-]+")
+
+
+def is_shell_safe(name: str) -> bool:
+    """Whether a model of this name can be served without its name being taken for shell syntax."""
+    return _SHELL_SAFE_NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,13 +193,16 @@ def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
 
 
 def test_names(tmp_path: Path) -> None:
-    for name in ("Net", "net", "with space", "tab\there", "größe"):
+    for name in ("Net", "net", "with space", "a&b", "$(id)", "a+b", "tab\there", "größe"):
         add_model(tmp_path, name, batching())
     os.mkdir(os.fsencode(tmp_path) + b"/bad\xff")  # noqa: PTH102 - a name that is no text
     report = check_repository(tmp_path)
     assert codes(report) == {"case-collision"}
     assert {finding.model: finding.severity for finding in report.findings if finding.code == "model-name"} == {
-        "with space": "warning",
+        "with space": "error",
+        "a&b": "error",
+        "$(id)": "error",
+        "a+b": "warning",
         "größe": "warning",
         "tab\there": "error",
         "bad\udcff": "error",
