@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tritonstack.arguments import Parser
 from tritonstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,20 +20,12 @@ Nothing appears in DIR unless the ONNX checker, the comparison with PyTorch at s
 `tritonstack check` all pass. Flags override the spec."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports mistakes as UsageError in one line instead of printing the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, next_step=f"see `{self.prog} --help`")
-
-
 def build_parser() -> argparse.ArgumentParser:
     """The parser; its help fits one screen."""
-    parser = _Parser(
+    parser = Parser(
         prog="tritonstack export",
         description=_DESCRIPTION,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=110),
-        allow_abbrev=False,
         usage="tritonstack export SPEC --repository DIR [options]",
     )
     add = parser.add_argument

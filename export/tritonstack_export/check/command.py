@@ -5,14 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import NoReturn
 
+from tritonstack.arguments import Parser
 from tritonstack.errors import UsageError
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, next_step="see `tritonstack check --help`")
 
 
 def main(argv: list[str]) -> int:
@@ -34,7 +29,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="tritonstack check",
         description="Validate a Triton model repository, harder than Triton does: every problem in one run, each "
         "with a fix. Exit code 0: no errors, 1: errors, 2: wrong usage.",
