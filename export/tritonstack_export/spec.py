@@ -193,7 +193,7 @@ class QueuePolicy(_Strict):
 
 
 class DynamicBatching(_Strict):
-    """Triton's dynamic batcher. `preferred`: batch sizes worth waiting for (default: batch opt and max)."""
+    """Triton's dynamic batcher. `preferred`: batch sizes worth waiting for (default: batch opt)."""
 
     preferred: list[Count] | None = None
     max_queue_delay_us: Size = 0
