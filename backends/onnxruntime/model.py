@@ -123,6 +123,8 @@ class TritonPythonModel:
         self._input_shapes = {t["name"]: t["reshape"]["shape"] for t in config["input"] if "reshape" in t}
         self._output_shapes = {t["name"]: t["dims"] for t in config["output"] if "reshape" in t}
         self._outputs = [t["name"] for t in config["output"]]
+        self._name = name
+        self._device_inputs: set[str] = set()
 
         wants_gpu = args["model_instance_kind"] == "GPU"
         self._device_id = int(args["model_instance_device_id"]) if wants_gpu else 0
@@ -224,6 +226,7 @@ class TritonPythonModel:
             tensors = [m[name] for m in members]
             if self._cuda and len(tensors) == 1 and not tensors[0].is_cpu():
                 feeds[name] = tensors[0]
+                self._tell_device_input(name)
                 continue
             arrays = [_as_numpy(t, strings=name in self._strings) for t in tensors]
             array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
@@ -233,6 +236,12 @@ class TritonPythonModel:
             feeds[name] = array
         values = self._run_bound(feeds) if self._cuda else self._session.run(self._outputs, feeds)
         return rows, dict(zip(self._outputs, values, strict=True))
+
+    def _tell_device_input(self, name: str) -> None:
+        """Say once that an input is read where it lies, so that a chain of models on a GPU can be seen to be one."""
+        if name not in self._device_inputs:
+            self._device_inputs.add(name)
+            pb.Logger.log_info(f"tritonstack-onnxruntime model={self._name} input={name} is read on the device")
 
     def _run_bound(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Run with I/O binding on this instance's GPU; values are numpy arrays or, with gpu_outputs, OrtValues."""

@@ -56,6 +56,26 @@ def squared(name: str, *, extra: str = "") -> TinyModel:
     return TinyModel(name, onnx_config([("x", "TYPE_FP32", dims)], [("y", "TYPE_FP32", dims)], extra=extra), write)
 
 
+def probe() -> TinyModel:
+    """y = where its input lies: 1 in host memory, 0 on the device; float32 [N, 1]."""
+    config = (
+        'backend: "python"\nmax_batch_size: 8\n'
+        'input { name: "x" data_type: TYPE_FP32 dims: [ 8, 32, 32 ] }\n'
+        'output { name: "y" data_type: TYPE_FP32 dims: [ 1 ] }\n'
+        "instance_group { count: 1 kind: KIND_GPU }\n"
+        'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
+    )
+    source = (
+        "import numpy as np\nimport triton_python_backend_utils as pb\n\n\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        found = [pb.get_input_tensor_by_name(r, 'x') for r in requests]\n"
+        "        return [pb.InferenceResponse([pb.Tensor('y', np.full((t.shape()[0], 1), t.is_cpu(), np.float32))])"
+        " for t in found]\n"
+    )
+    return TinyModel("probe", config, lambda folder: (folder / "model.py").write_text(source) and None)
+
+
 def step(model: str, source: str, target: str) -> str:
     return (
         f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "x" value: "{source}" }} '
@@ -63,11 +83,11 @@ def step(model: str, source: str, target: str) -> str:
     )
 
 
-def ensemble(name: str, first: str, second: str) -> TinyModel:
+def ensemble(name: str, first: str, second: str, *, dims: str = "[ 8, 32, 32 ]") -> TinyModel:
     config = (
         'platform: "ensemble"\nmax_batch_size: 8\n'
         'input { name: "x" data_type: TYPE_FP32 dims: [ 3, 32, 32 ] }\n'
-        'output { name: "y" data_type: TYPE_FP32 dims: [ 8, 32, 32 ] }\n'
+        f'output {{ name: "y" data_type: TYPE_FP32 dims: {dims} }}\n'
         f"ensemble_scheduling {{ {step(first, 'x', 'middle')} {step(second, 'middle', 'y')} }}\n"
     )
     return TinyModel(name, config, lambda folder: None)
@@ -82,12 +102,20 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     squared("squared_gpu", extra=ON_DEVICE + "instance_group { count: 1 kind: KIND_GPU }").add_to(root)
     convolution("conv_cpu", extra="instance_group { count: 1 kind: KIND_CPU }").add_to(root)
     ensemble("chain", "conv_gpu", "squared_gpu").add_to(root)
+    probe().add_to(root)
+    ensemble("where", "conv_gpu", "probe", dims="[ 1 ]").add_to(root)
+    ensemble("where_by_default", "conv", "probe", dims="[ 1 ]").add_to(root)
     return root
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(repository) as running:
+def log() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, log: list[str]) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(repository, on_log=lambda line: log.append(line.message)) as running:
         yield running
 
 
@@ -132,7 +160,16 @@ def test_answers_match_the_cpu(stub: Any, repository: Path, model: str, batch: i
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-def test_tensors_between_ensemble_steps_stay_on_the_device(stub: Any, repository: Path, batch: int) -> None:
+def test_tensors_between_ensemble_steps_stay_on_the_device(
+    stub: Any, repository: Path, log: list[str], batch: int
+) -> None:
     for seed in range(5):
         x = np.random.default_rng(seed).standard_normal((batch, 3, 32, 32)).astype(np.float32)
         np.testing.assert_allclose(infer(stub, "chain", x), expected(repository, x) ** 2, atol=1e-1, rtol=4e-2)
+    assert any("model=squared_gpu input=x is read on the device" in line for line in log)
+
+
+def test_outputs_lie_where_the_config_says(stub: Any) -> None:
+    x = np.zeros((2, 3, 32, 32), np.float32)
+    assert infer(stub, "where", x).ravel().tolist() == [0, 0], "gpu_outputs leaves them on the device"
+    assert infer(stub, "where_by_default", x).ravel().tolist() == [1, 1]
