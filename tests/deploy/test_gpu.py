@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper
 from tiny_models import TinyModel, affine, onnx_config, save_graph, value
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tritonstack.errors import RepositoryError
 from tritonstack_deploy.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.gpu
@@ -101,6 +103,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     convolution("conv_gpu", extra=ON_DEVICE + "instance_group { count: 1 kind: KIND_GPU }").add_to(root)
     squared("squared_gpu", extra=ON_DEVICE + "instance_group { count: 1 kind: KIND_GPU }").add_to(root)
     convolution("conv_cpu", extra="instance_group { count: 1 kind: KIND_CPU }").add_to(root)
+    queue = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 1000 }\n"
+    convolution("bucketed", extra=queue).add_to(root)
+    off = 'parameters { key: "batch_buckets" value { string_value: "0" } }'
+    convolution("unbucketed", extra=queue + off).add_to(root)
     ensemble("chain", "conv_gpu", "squared_gpu").add_to(root)
     probe().add_to(root)
     ensemble("where", "conv_gpu", "probe", dims="[ 1 ]").add_to(root)
@@ -167,6 +173,26 @@ def test_tensors_between_ensemble_steps_stay_on_the_device(
         x = np.random.default_rng(seed).standard_normal((batch, 3, 32, 32)).astype(np.float32)
         np.testing.assert_allclose(infer(stub, "chain", x), expected(repository, x) ** 2, atol=1e-1, rtol=4e-2)
     assert any("model=squared_gpu input=x is read on the device" in line for line in log)
+
+
+@pytest.mark.parametrize("model", ["bucketed", "unbucketed"])
+def test_batches_of_changing_size_answer_right(stub: Any, repository: Path, model: str) -> None:
+    # One session a size, filled up with copies of the last row: every row must still be its own.
+    sizes = [1, 2, 5, 8, 3, 1, 7, 4, 8, 6]
+    inputs = [np.random.default_rng(n).standard_normal((n, 3, 32, 32)).astype(np.float32) for n in sizes]
+    for x in inputs:
+        got = infer(stub, model, x)
+        assert got.shape[0] == len(x)
+        np.testing.assert_allclose(got, expected(repository, x), atol=2e-2, rtol=2e-2)
+    with ThreadPoolExecutor(len(inputs)) as pool:
+        for x, got in zip(inputs, pool.map(lambda x: infer(stub, model, x), inputs), strict=True):
+            np.testing.assert_allclose(got, expected(repository, x), atol=2e-2, rtol=2e-2)
+
+
+def test_bad_bucket_sizes_are_told(tmp_path: Path) -> None:
+    convolution("conv", extra='parameters { key: "batch_buckets" value { string_value: "1,99" } }').add_to(tmp_path)
+    with pytest.raises(RepositoryError, match="batch_buckets.*1,99.*sizes from 1 to 8"):
+        EmbeddedServer(tmp_path).start()
 
 
 def test_outputs_lie_where_the_config_says(stub: Any) -> None:
