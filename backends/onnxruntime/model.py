@@ -7,8 +7,8 @@ optimisation is `optimization { graph { level } }`, and CUDA provider options co
 `optimization { execution_accelerators { gpu_execution_accelerator [ { name: "cuda" } ] } }`.
 
 On a GPU, onnxruntime searches its convolution algorithms anew whenever the batch size changes, and remembers only the
-last: with dynamic batching nearly every execution would search (H200, EfficientNet-Lite0: 130 to 210 ms instead of 1.6).
-A model with convolutions therefore gets one session for each of a few batch sizes (1, the preferred ones, the largest;
+last: with dynamic batching nearly every execution would search (EfficientNet-Lite0 on an H200: 130 to 210 ms instead of
+1.6). A model with convolutions therefore gets one session for each of a few batch sizes (1, the preferred ones, the largest;
 or the parameter `batch_buckets: "1,8,32"`, "0" for none), and smaller batches are filled up with copies of their last
 row. Each session holds the weights once more.
 
@@ -37,6 +37,13 @@ import triton_python_backend_utils as pb  # provided by the stub process
 
 # Graph optimisation levels of the official backend: -1 basic, 1 extended, 2 none, anything else all.
 _GRAPH_LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
+
+# CUDA provider options that the official backend still takes as numbers among the parameters.
+_CUDA_PARAMETERS = {
+    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
+    "do_copy_in_default_stream": ("0", "1"),
+}
 
 # onnxruntime's own default searches convolution algorithms exhaustively for every new batch size, about a second each
 # on an H200: dynamic batching then serves its first requests of each size in seconds instead of milliseconds.
@@ -71,6 +78,7 @@ class SessionSettings:
     graph_level: str = "ORT_ENABLE_ALL"
     entries: tuple[tuple[str, str], ...] = ()
     cuda_options: tuple[tuple[str, str], ...] = ()
+    arena_shrinkage: str | None = None
     gpu_outputs: bool = False
     batch_buckets: tuple[int, ...] = ()
 
@@ -82,6 +90,10 @@ class SessionSettings:
         level = int(optimization.get("graph", {}).get("level", 0))
         accelerators = optimization.get("execution_accelerators", {}).get("gpu_execution_accelerator", [])
         cuda = [a.get("parameters", {}) for a in accelerators if a.get("name") == "cuda"]
+        cuda.insert(0, {name: names[_whole(parameters, name, 0, most=len(names) - 1)]
+                        for name, names in _CUDA_PARAMETERS.items() if name in parameters})  # fmt: skip
+        if "gpu_mem_limit" in parameters:
+            cuda.insert(0, {"gpu_mem_limit": str(_whole(parameters, "gpu_mem_limit", 0))})
         return cls(
             intra_op_threads=_whole(parameters, "intra_op_thread_count", 0),
             inter_op_threads=_whole(parameters, "inter_op_thread_count", 0),
@@ -91,6 +103,7 @@ class SessionSettings:
             graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
             entries=tuple(sorted((k, v) for k, v in parameters.items() if k.startswith("session."))),
             cuda_options=tuple(sorted((str(k), str(v)) for options in cuda for k, v in options.items())),
+            arena_shrinkage=parameters.get("memory.enable_memory_arena_shrinkage"),
             gpu_outputs=_whole(parameters, "gpu_outputs", 0, most=1) == 1,
             batch_buckets=_buckets(config, parameters.get("batch_buckets")),
         )
@@ -180,6 +193,9 @@ class TritonPythonModel:
         self._path = path
         self._settings = settings
         self._session = self._open()
+        self._run_options = ort.RunOptions()
+        if settings.arena_shrinkage is not None:
+            self._run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", settings.arena_shrinkage)
         # By batch size; 0 stands for "as it comes". The first session opened serves the first size that is needed.
         self._sessions: dict[int, Any] = {}
         bucketed = self._cuda and not settings.gpu_outputs and _has_convolutions(path)
@@ -280,8 +296,11 @@ class TritonPythonModel:
                 batch = [array.shape[0]] if self._batching else []
                 array = array.reshape(batch + self._input_shapes[name])
             feeds[name] = array
-        values = self._run_on_gpu(feeds, sum(rows)) if self._cuda else self._session.run(self._outputs, feeds)
+        values = self._run_on_gpu(feeds, sum(rows)) if self._cuda else self._run_on_cpu(feeds)
         return rows, dict(zip(self._outputs, values, strict=True))
+
+    def _run_on_cpu(self, feeds: dict[str, Any]) -> list[Any]:
+        return list(self._session.run(self._outputs, feeds, self._run_options))
 
     def _run_on_gpu(self, feeds: dict[str, Any], rows: int) -> list[Any]:
         """Run `rows` rows, filled up to a batch size that has a session; tensors on the device run as they come."""
@@ -323,7 +342,7 @@ class TritonPythonModel:
                 binding.bind_output(name, "cuda", self._device_id)
             else:
                 binding.bind_output(name, "cpu")
-        session.run_with_iobinding(binding)
+        session.run_with_iobinding(binding, self._run_options)
         if self._gpu_outputs:
             binding.synchronize_outputs()
             return list(binding.get_outputs())

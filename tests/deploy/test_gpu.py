@@ -106,7 +106,17 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     queue = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 1000 }\n"
     convolution("bucketed", extra=queue).add_to(root)
     off = 'parameters { key: "batch_buckets" value { string_value: "0" } }'
-    convolution("unbucketed", extra=queue + off).add_to(root)
+    legacy = "".join(
+        f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}\n'
+        for k, v in {
+            "cudnn_conv_algo_search": "1",
+            "gpu_mem_limit": "2147483648",
+            "arena_extend_strategy": "1",
+            "do_copy_in_default_stream": "1",
+            "memory.enable_memory_arena_shrinkage": "gpu:0",
+        }.items()
+    )
+    convolution("unbucketed", extra=queue + off + legacy).add_to(root)
     ensemble("chain", "conv_gpu", "squared_gpu").add_to(root)
     probe().add_to(root)
     ensemble("where", "conv_gpu", "probe", dims="[ 1 ]").add_to(root)
@@ -191,7 +201,7 @@ def test_batches_of_changing_size_answer_right(stub: Any, repository: Path, mode
 
 def test_bad_bucket_sizes_are_told(tmp_path: Path) -> None:
     convolution("conv", extra='parameters { key: "batch_buckets" value { string_value: "1,99" } }').add_to(tmp_path)
-    with pytest.raises(RepositoryError, match="batch_buckets.*1,99.*sizes from 1 to 8"):
+    with pytest.raises(RepositoryError, match=r"batch_buckets.*1,99.*sizes from 1 to 8"):
         EmbeddedServer(tmp_path).start()
 
 

@@ -84,6 +84,10 @@ SESSION = "".join(
         "enable_mem_arena": "0",
         "enable_mem_pattern": "0",
         "session.intra_op.allow_spinning": "0",
+        "memory.enable_memory_arena_shrinkage": "cpu:0",
+        "batch_buckets": "1,8",
+        "cudnn_conv_algo_search": "1",
+        "gpu_mem_limit": "1073741824",
     }.items()
 )
 

@@ -23,7 +23,7 @@ _WHOLE_NUMBERS: dict[str, int | None] = {
     "arena_extend_strategy": 1,
     "do_copy_in_default_stream": 1,
 }
-_OTHER_NAMES = ("memory.enable_memory_arena_shrinkage", "python_site")
+_OTHER_NAMES = ("memory.enable_memory_arena_shrinkage", "python_site", "batch_buckets")
 _PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\{\{[^}]*\}\}")
 _LABEL_NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN_LABELS = {"model", "version", "gpu_uuid", "le", "quantile"}
