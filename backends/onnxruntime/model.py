@@ -8,9 +8,9 @@ optimisation is `optimization { graph { level } }`, and CUDA provider options co
 
 On a GPU, onnxruntime searches its convolution algorithms anew whenever the batch size changes, and remembers only the
 last: with dynamic batching nearly every execution would search (EfficientNet-Lite0 on an H200: 130 to 210 ms instead of
-1.6). A model with convolutions therefore gets one session for each of a few batch sizes (1, the preferred ones, the largest;
-or the parameter `batch_buckets: "1,8,32"`, "0" for none), and smaller batches are filled up with copies of their last
-row. Each session holds the weights once more.
+1.6). A model with convolutions therefore gets one session for each of a few batch sizes (1, the preferred ones, the
+largest; or the parameter `batch_buckets: "1,8,32"`, "0" for none), and smaller batches are filled up with copies of
+their last row. Each session holds the weights once more.
 
 On a GPU instance the CUDA provider is used when this onnxruntime has it, and tensors are bound to the device
 (I/O binding): inputs that arrive on the GPU are read where they lie. With the parameter `gpu_outputs: "1"` outputs

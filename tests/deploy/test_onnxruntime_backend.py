@@ -84,7 +84,6 @@ SESSION = "".join(
         "enable_mem_arena": "0",
         "enable_mem_pattern": "0",
         "session.intra_op.allow_spinning": "0",
-        "memory.enable_memory_arena_shrinkage": "cpu:0",
         "batch_buckets": "1,8",
         "cudnn_conv_algo_search": "1",
         "gpu_mem_limit": "1073741824",
@@ -102,6 +101,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     identity(RAGGED, dims="[ -1 ]", extra=delay).add_to(repository)
     affine("batched", extra=delay).add_to(repository)
     affine("options", extra=SESSION + "optimization { graph { level: -1 } }").add_to(repository)
+    shrink = 'parameters { key: "memory.enable_memory_arena_shrinkage" value { string_value: "cpu:0" } }'
+    affine("shrinking", extra=shrink).add_to(repository)
     for model in (scalar_item(), unbatched(), gather()):
         model.add_to(repository)
     with EmbeddedServer(repository) as running:
@@ -205,9 +206,10 @@ def test_without_batching_the_shape_is_the_models(stub: Any, length: int) -> Non
     assert floats(reply) == x.tolist()
 
 
-def test_session_options_are_accepted(stub: Any) -> None:
+@pytest.mark.parametrize("model", ["options", "shrinking"])
+def test_session_and_run_options_are_accepted(stub: Any, model: str) -> None:
     x = np.array([[1, 2, 3]], np.float32)
-    assert floats(infer(stub, "options", "FP32", [1, 3], x.tobytes())) == [3, 5, 7]
+    assert floats(infer(stub, model, "FP32", [1, 3], x.tobytes())) == [3, 5, 7]
 
 
 def test_providers_are_reported(server: EmbeddedServer) -> None:
