@@ -297,10 +297,26 @@ class TritonPythonModel:
                 array = array.reshape(batch + self._input_shapes[name])
             feeds[name] = array
         values = self._run_on_gpu(feeds, sum(rows)) if self._cuda else self._run_on_cpu(feeds)
+        self._require_rows(values, sum(rows))
         return rows, dict(zip(self._outputs, values, strict=True))
 
     def _run_on_cpu(self, feeds: dict[str, Any]) -> list[Any]:
         return list(self._session.run(self._outputs, feeds, self._run_options))
+
+    def _require_rows(self, values: Sequence[Any], rows: int) -> None:
+        """Every output has one row per row of the batch; without that, requests would get each other's rows.
+
+        Values are numpy arrays or OrtValues, in the order of the outputs. Raises ValueError naming the output.
+        """
+        if not self._batching:
+            return
+        for name, value in zip(self._outputs, values, strict=True):
+            shape = list(value.shape if isinstance(value, np.ndarray) else value.shape())
+            if shape[:1] != [rows]:
+                raise ValueError(
+                    f"output {name!r} has shape {shape} for a batch of {rows}: it does not follow the batch "
+                    "dimension; serve the model with max_batch_size: 0"
+                )
 
     def _run_on_gpu(self, feeds: dict[str, Any], rows: int) -> list[Any]:
         """Run `rows` rows, filled up to a batch size that has a session; tensors on the device run as they come."""
@@ -312,7 +328,9 @@ class TritonPythonModel:
         if size <= rows:
             return self._run_bound(self._sessions[size], feeds)
         padded = {name: np.concatenate([a, np.repeat(a[-1:], size - rows, axis=0)]) for name, a in feeds.items()}
-        return [value[:rows] for value in self._run_bound(self._sessions[size], padded)]
+        values = self._run_bound(self._sessions[size], padded)
+        self._require_rows(values, size)
+        return [value[:rows] for value in values]
 
     def _tell_device_input(self, name: str) -> None:
         """Say once that an input is read where it lies, so that a chain of models on a GPU can be seen to be one."""

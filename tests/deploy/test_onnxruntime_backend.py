@@ -75,6 +75,38 @@ def gather() -> TinyModel:
     )
 
 
+def split_rows() -> TinyModel:
+    """Two rows of y for each row of x, although the file says one: only running it shows."""
+
+    def write(folder: Path) -> None:
+        save_graph(
+            folder / "model.onnx",
+            [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+            [value("x", "FLOAT", ["N", 4])],
+            [value("y", "FLOAT", ["N", 2])],
+            [helper.make_tensor("shape", 7, [2], [-1, 2])],
+        )
+
+    extra = "dynamic_batching { max_queue_delay_microseconds: 100000 }\ninstance_group { count: 1 }"
+    config = onnx_config([("x", "TYPE_FP32", "[ 4 ]")], [("y", "TYPE_FP32", "[ 2 ]")], extra=extra)
+    return TinyModel("split_rows", config, write)
+
+
+def batch_sum() -> TinyModel:
+    """y = the sum over the batch, [1, 3] whatever the batch is: right for one row, wrong for more."""
+
+    def write(folder: Path) -> None:
+        save_graph(
+            folder / "model.onnx",
+            [helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=1)],
+            [value("x", "FLOAT", ["N", 3])],
+            [value("y", "FLOAT", ["M", 3])],
+            [helper.make_tensor("axes", 7, [1], [0])],
+        )
+
+    return TinyModel("batch_sum", onnx_config([("x", "TYPE_FP32", "[ 3 ]")], [("y", "TYPE_FP32", "[ 3 ]")]), write)
+
+
 SESSION = "".join(
     f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}\n'
     for k, v in {
@@ -103,7 +135,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     affine("options", extra=SESSION + "optimization { graph { level: -1 } }").add_to(repository)
     shrink = 'parameters { key: "memory.enable_memory_arena_shrinkage" value { string_value: "cpu:0" } }'
     affine("shrinking", extra=shrink).add_to(repository)
-    for model in (scalar_item(), unbatched(), gather()):
+    for model in (scalar_item(), unbatched(), gather(), split_rows(), batch_sum()):
         model.add_to(repository)
     with EmbeddedServer(repository) as running:
         yield running
@@ -190,6 +222,27 @@ def test_a_bad_request_fails_alone(stub: Any) -> None:
     assert (first, last) == ([10], [30])
     assert "out of" in bad.details().lower()
     assert "Traceback" not in bad.details()
+
+
+@pytest.mark.parametrize("callers", [1, 4])
+def test_rows_that_do_not_follow_the_batch_are_refused(stub: Any, callers: int) -> None:
+    # Split by position, caller 2 would get the second half of caller 1's answer.
+    def one(index: int) -> Any:
+        try:
+            return floats(infer(stub, "split_rows", "FP32", [1, 4], np.full(4, index, np.float32).tobytes()))
+        except grpc.RpcError as error:
+            return error.details()
+
+    with ThreadPoolExecutor(callers) as pool:
+        answers = list(pool.map(one, range(callers)))
+    wanted = "output 'y' has shape [2, 2] for a batch of 1"
+    assert all(isinstance(answer, str) and wanted in answer for answer in answers), answers
+
+
+def test_fewer_rows_than_the_batch_are_refused(stub: Any) -> None:
+    assert floats(infer(stub, "batch_sum", "FP32", [1, 3], np.ones(3, np.float32).tobytes())) == [1, 1, 1]
+    with pytest.raises(grpc.RpcError, match=r"has shape \[1, 3\] for a batch of 2"):
+        infer(stub, "batch_sum", "FP32", [2, 3], np.ones(6, np.float32).tobytes())
 
 
 def test_per_item_scalars(stub: Any) -> None:
