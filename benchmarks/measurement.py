@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,26 @@ def environment() -> dict[str, Any]:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
     )
-    packages = ("numpy", "torch", "onnxruntime", "tritonclient", "grpcio", "nvidia-pytriton")
+    packages = ("numpy", "torch", "onnxruntime", "onnxruntime-gpu", "tritonclient", "grpcio", "nvidia-pytriton")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": cpu,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in packages},
+        "packages": {name: found for name in packages if (found := installed(name))},
         "git": subprocess.run(
             ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
         ).stdout.strip(),
     }
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package, also one in the folder that the served models import from."""
+    for folder in (None, os.environ.get("TRITONSTACK_ONNXRUNTIME_SITE")):
+        places = {} if folder is None else {"path": [folder]}
+        for found in distributions(name=package, **places):
+            return found.version
+    return None
 
 
 def save(name: str, result: dict[str, Any]) -> None:
