@@ -183,6 +183,7 @@ class EmbeddedServer:
         else:
             stage_models(self._models, models)
         self._prefix = new_prefix()
+        self._tail.clear()  # the last words of an attempt before this one explain nothing
         arguments = [
             str(installation.server),
             f"--model-repository={models}",
