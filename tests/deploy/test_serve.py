@@ -187,6 +187,16 @@ def test_only_the_chosen_model_and_its_steps(tmp_path: Path, serve: Start) -> No
     assert ask(server, "one")[0] in (400, 404)
 
 
+def test_problems_of_models_left_out_are_not_told(tmp_path: Path, serve: Start) -> None:
+    for name, extra in (("other", "instance_group { count: 0 }"), ("wanted", "instance_group { count: 0 }")):
+        affine(name, extra=extra).add_to(tmp_path)
+    server = serve(tmp_path, "--model", "wanted", ready=False)
+    assert server.finish() == 1
+    assert "wanted/config.pbtxt" in server.stderr
+    assert "other" not in server.stderr
+    assert "0 servable models, 1 error, 0 warnings" in server.stderr
+
+
 def test_names_that_a_shell_would_read_are_refused(tmp_path: Path, serve: Start) -> None:
     # Triton's python backend would run them: `bash -c` with the model's path inside.
     identity(f"x$(touch {tmp_path.name})").add_to(tmp_path / "models")
@@ -280,3 +290,11 @@ def test_response_cache_is_used(tmp_path: Path, serve: Start) -> None:
         assert ask(server, "affine")[0] == 200
     _, statistics = call(server, "GET", "/v2/models/affine/stats")
     assert statistics["model_stats"][0]["inference_stats"]["cache_hit"]["count"] == 2  # type: ignore[index,call-overload]
+    assert "no response cache" not in server.stderr
+
+
+def test_a_missing_response_cache_is_told(tmp_path: Path, serve: Start) -> None:
+    affine("cached", extra="response_cache { enable: true }").add_to(tmp_path)
+    affine("plain").add_to(tmp_path)
+    server = serve(tmp_path)
+    assert "no response cache, although the config of cached asks for one" in server.stderr

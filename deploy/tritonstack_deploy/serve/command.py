@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tritonstack_deploy.embedded import EmbeddedServer, ModelState
     from tritonstack_deploy.embedded.log_lines import LogLine
     from tritonstack_export.check import CheckReport
+    from tritonstack_export.repository import ModelConfig
 
 _APIS = ("model-repository", "shared-memory", "trace", "logging")
 _EPILOG = """\
@@ -103,13 +105,15 @@ def _serve(options: Any, repository: Path, models: Mapping[str, Path]) -> int:
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, on_signal)
+        configs = _configs(models)
         _warn_if_open(options.host)
+        _warn_if_uncached(configs, options.response_cache)
         print(f"starting tritonserver for {len(models)} model{'s' if len(models) != 1 else ''} …", file=sys.stderr)
         try:
             server.start(cancelled=stop.is_set)
             if stop.is_set():
                 return 130
-            require_cuda_provider(_explicit_gpu(models), {n: p.providers for n, p in server.providers.items()})
+            require_cuda_provider(_explicit_gpu(configs), {n: p.providers for n, p in server.providers.items()})
             states = server.model_states()
             _tell_ready(server, states, as_json=options.json)
             while not stop.wait(0.2):
@@ -139,27 +143,41 @@ def _warn_if_open(host: str) -> None:
         )
 
 
-def _explicit_gpu(models: Mapping[str, Path]) -> list[str]:
-    from tritonclient.grpc import model_config_pb2
-
+def _configs(models: Mapping[str, Path]) -> dict[str, ModelConfig]:
     from tritonstack_export.repository.config_text import parse_config
 
+    paths = {name: folder / "config.pbtxt" for name, folder in models.items()}
+    return {name: parse_config(path.read_bytes(), path=path) for name, path in paths.items()}
+
+
+def _explicit_gpu(configs: Mapping[str, ModelConfig]) -> list[str]:
+    from tritonclient.grpc import model_config_pb2
+
     gpu = model_config_pb2.ModelInstanceGroup.KIND_GPU
-    found = []
-    for name, folder in models.items():
-        path = folder / "config.pbtxt"
-        config = parse_config(path.read_bytes(), path=path)
-        if any(group.kind == gpu for group in config.instance_group):
-            found.append(name)
-    return found
+    return [name for name, config in configs.items() if any(group.kind == gpu for group in config.instance_group)]
+
+
+def _warn_if_uncached(configs: Mapping[str, ModelConfig], cache_bytes: int) -> None:
+    # Triton itself says nothing: it computes every answer anew.
+    wanting = [name for name, config in configs.items() if config.response_cache.enable]
+    if wanting and not cache_bytes:
+        print(
+            f"warning: no response cache, although the config of {', '.join(wanting)} asks for one; "
+            "start with --response-cache SIZE",
+            file=sys.stderr,
+        )
 
 
 def _tell_findings(report: CheckReport, wanted: list[str]) -> None:
     from tritonstack_export.check.report_text import report_text
 
-    about_others = {f.model for f in report.findings if wanted and f.model is not None and f.model not in wanted}
-    if any(finding.model not in about_others for finding in report.findings):
-        print(report_text(report), file=sys.stderr)
+    about = replace(
+        report,
+        findings=tuple(f for f in report.findings if not wanted or f.model is None or f.model in wanted),
+        models=tuple(m for m in report.models if not wanted or m.name in wanted),
+    )
+    if about.findings:
+        print(report_text(about), file=sys.stderr)
 
 
 def _show(line: LogLine, log: IO[str] | None, *, everything: bool) -> None:
