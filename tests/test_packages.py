@@ -145,3 +145,32 @@ def test_unknown_command_names_the_nearest() -> None:
 def test_version() -> None:
     result = subprocess.run([sys.executable, "-m", "tritonstack", "--version"], capture_output=True, text=True)
     assert result.stdout.strip() == f"tritonstack {tritonstack.__version__}"
+
+
+def run_shell(line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line, "bash", sys.executable, "-m", "tritonstack"], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("arguments", ["--help", "load --help", "--version", "check DIR", "check DIR --json"])
+def test_a_result_that_cannot_be_written_is_a_failure(arguments: str, tmp_path: Path) -> None:
+    """A file-size limit of zero stands in for a full disk: both make the write fail."""
+    arguments = arguments.replace("DIR", "--allow-empty empty")
+    line = f"cd {tmp_path} && mkdir empty && trap '' XFSZ && ulimit -f 0 && \"$@\" {arguments} > out"
+    result = run_shell(line)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1), result.stderr
+    assert "error: File too large" in result.stderr and "internal" not in result.stderr
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_closed(streams: str, tmp_path: Path) -> None:
+    result = run_shell(f'cd {tmp_path} && mkdir empty && "$@" check empty --allow-empty {streams}')
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_reader_that_went_away_is_no_traceback(tmp_path: Path) -> None:
+    result = run_shell(
+        f'cd {tmp_path} && mkdir empty && "$@" check empty --allow-empty --json | true; echo $PIPESTATUS'
+    )
+    assert (result.stdout, result.stderr) in (("1\n", ""), ("0\n", ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any, NoReturn
 
 from tritonstack.errors import UsageError
@@ -18,6 +19,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, next_step=f"see `{self.prog} --help`")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse swallows what goes wrong here, so that help written to a full disk would count as written.
+        print(message, end="", file=file or sys.stderr)
 
 
 def whole_number(least: int, most: int | None = None) -> Any:

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import sys
 
+# Spelled out, since importing typing or collections.abc would double what `--help` costs.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 COMMANDS = {
     # name: (module with main(argv) -> int, one-line summary)
     "export": ("tritonstack_export.command", "export a PyTorch model into a Triton model repository"),
@@ -34,7 +39,15 @@ def help_text() -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run `argv` (without the program's name) and return the exit code."""
+    """Run `argv` (without the program's name) and return the exit code.
+
+    What was printed has reached stdout by then: a full disk or a closed pipe there is a failure, not a success.
+    """
+    name = f"tritonstack {argv[0]}" if argv and argv[0] in COMMANDS else "tritonstack"
+    return _guarded(name, lambda: _dispatch(argv))
+
+
+def _dispatch(argv: list[str]) -> int:
     if not argv:
         print(help_text(), file=sys.stderr)
         return 2
@@ -58,38 +71,99 @@ def main(argv: list[str]) -> int:
 
 
 def _forward(name: str, argv: list[str]) -> int:
-    """Import and run one command's module; the broad catch of the command line lives here and nowhere else."""
     import importlib
+
+    module = importlib.import_module(COMMANDS[name][0])
+    code: int = module.main(argv)
+    return code
+
+
+def _guarded(name: str, work: Callable[[], int]) -> int:
+    """Run `work` and flush stdout; the broad catch of the command line lives here and nowhere else."""
+    try:
+        try:
+            return work()
+        finally:
+            # Also after SystemExit, with which `--help` ends.
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`).
+        _drop_stdout()
+        return 1
+    except Exception as error:
+        return _told(name, error)
+
+
+def _told(name: str, error: Exception) -> int:
+    """Say on stderr what went wrong; returns the exit code."""
     import os
 
     from tritonstack.errors import TritonstackError
 
-    try:
-        module = importlib.import_module(COMMANDS[name][0])
-        code: int = module.main(argv)
-        sys.stdout.flush()
-        return code
-    except TritonstackError as error:
-        print(f"tritonstack {name}: error: {error}", file=sys.stderr)
+    if isinstance(error, TritonstackError):
+        print(f"{name}: error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print(f"tritonstack {name}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`); keep Python's shutdown from complaining about it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if refused := _refused_by_the_system(error):
+        _drop_stdout()
+        print(f"{name}: error: {refused}", file=sys.stderr)
         return 1
-    except Exception as error:
-        if os.environ.get("TRITONSTACK_DEBUG"):
-            raise
-        print(
-            f"tritonstack {name}: internal error: {type(error).__name__}: {error}\n"
-            "This is a defect of tritonstack: set TRITONSTACK_DEBUG=1 to see where, and please report it.",
-            file=sys.stderr,
-        )
-        return 1
+    if os.environ.get("TRITONSTACK_DEBUG"):
+        raise error
+    print(
+        f"{name}: internal error: {type(error).__name__}: {error}\n"
+        "This is a defect of tritonstack: set TRITONSTACK_DEBUG=1 to see where, and please report it.",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _refused_by_the_system(error: Exception) -> str | None:
+    """What to tell about an error that this machine's limits explain, wherever it came up; None for all others."""
+    import errno
+
+    if isinstance(error, MemoryError):
+        return f"out of memory{f': {error}' if str(error) else ''}; next: ask for less, or use a larger machine"
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        advice = "free some space there, or write elsewhere (TMPDIR says where temporary files go)"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        advice = "check the owner and the permissions"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        advice = "raise the limit (ulimit -n)"
+    else:
+        return None
+    where = f": {error.filename}" if error.filename else ""
+    return f"{error.strerror or error}{where}; next: {advice}"
+
+
+def _drop_stdout() -> None:
+    """Send what stdout still holds nowhere, so that Python's shutdown does not complain about it again."""
+    import os
+
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _open_closed_streams() -> None:
+    """Give the streams that the caller closed (`>&-`) a place, so that no file of ours gets their descriptors."""
+    import os
+
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            stream = os.fdopen(number, "r" if number == 0 else "w", closefd=False)
+            setattr(sys, name, stream)
 
 
 def run() -> None:
     """Entry point of the installed command."""
+    _open_closed_streams()
     sys.exit(main(sys.argv[1:]))
