@@ -131,6 +131,34 @@ def test_a_bad_image_is_named(infer: Any, pictures: list[str], tmp_path: Path) -
     assert "not a picture" in err
 
 
+@pytest.mark.parametrize("bad", [[0], [2], [0, 1, 2, 3], [1, 4]], ids=str)
+def test_bad_images_do_not_spoil_the_others(infer: Any, pictures: list[str], bad: list[int]) -> None:
+    # max_batch_size is 4: a whole batch can be bad, and a bad one can be anywhere in it.
+    _, whole, _ = infer("pictures", "--image", *pictures, "--json")
+    for index in bad:
+        Path(pictures[index]).write_bytes(b"hello")
+    code, out, err = infer("pictures", "--image", *pictures, "--json")
+    assert code == 1
+    assert f"{len(bad)} of 5 pictures could not be read" in err
+    for index, (image, before) in enumerate(zip(json.loads(out)["images"], json.loads(whole)["images"], strict=True)):
+        if index in bad:
+            assert f"picture {index + 1}: image file" in err
+            assert image["classes"] == []
+            assert "not a picture" in image["error"]
+        else:
+            assert image == before
+    _, text, _ = infer("pictures", "--image", *pictures)
+    assert text.count("not sent: image file") == len(bad)
+
+
+def test_no_good_image_at_all(infer: Any, pictures: list[str]) -> None:
+    for path in pictures:
+        Path(path).write_bytes(b"")
+    code, out, err = infer("pictures", "--image", *pictures)
+    assert (code, out) == (1, "")
+    assert "5 of 5 pictures" in err
+
+
 def test_a_model_that_knows_no_pictures(infer: Any, pictures: list[str]) -> None:
     code, _, err = infer("addone", "--image", pictures[0])
     assert code == 1

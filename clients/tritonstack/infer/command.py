@@ -102,20 +102,34 @@ def _show_classes(client: Client, arguments: Namespace) -> None:
     )
     if arguments.json:
         print_json(_classes_as_json(answer))
-        return
+    elif answer.model_version:
+        _print_classes(answer)
+    answer.require_all()
+
+
+def _print_classes(answer: ClassifiedImages) -> None:
+    from tritonstack.infer.images import UnreadableImage
+
     for image in answer.images:
         print(image.file)
+        if isinstance(image, UnreadableImage):
+            print(f"  not sent: {image.error.summary}")
+            continue
         for scored in image.classes:
             print(f"  {scored.probability:7.2%}  {scored.label or f'class {scored.index}'}")
     print(f"answered by {answer.model} version {answer.model_version}")
 
 
 def _classes_as_json(answer: ClassifiedImages) -> dict[str, Any]:
+    from tritonstack.infer.images import UnreadableImage
+
     return {
         "model": answer.model,
         "model_version": answer.model_version,
         "images": [
-            {
+            {"file": str(image.file), "classes": [], "error": image.error.summary}
+            if isinstance(image, UnreadableImage)
+            else {
                 "file": str(image.file),
                 "classes": [{"index": c.index, "label": c.label, "probability": c.probability} for c in image.classes],
             }

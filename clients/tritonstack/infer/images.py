@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tritonstack.client.blocking import Client
 from tritonstack.client.model import ModelConfigView, ModelMetadata
@@ -13,7 +14,12 @@ from tritonstack.image import ImagePreprocessing
 from tritonstack.infer.classification import ScoredClass, read_classification, scored_classes
 from tritonstack.tensor.conform import nearest
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 PARAMETER = "tritonstack.image"
+# A message names at most this many pictures.
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -25,12 +31,32 @@ class ClassifiedImage:
 
 
 @dataclass(frozen=True)
+class UnreadableImage:
+    """A picture that could not be sent, and why."""
+
+    file: Path
+    error: InputError
+
+
+@dataclass(frozen=True)
 class ClassifiedImages:
-    """The answers for several pictures and the model version that gave them."""
+    """The answers for several pictures, in their order, and the model version that gave them (empty: none was sent)."""
 
     model: str
     model_version: str
-    images: tuple[ClassifiedImage, ...]
+    images: tuple[ClassifiedImage | UnreadableImage, ...]
+
+    def require_all(self) -> None:
+        """Raise InputError naming each picture that could not be read, counted from 1."""
+        bad = [(i, image) for i, image in enumerate(self.images, 1) if isinstance(image, UnreadableImage)]
+        if len(self.images) == 1 and bad:
+            raise bad[0][1].error
+        if bad:
+            raise InputError(
+                f"{len(bad)} of {len(self.images)} pictures could not be read",
+                given="; ".join(f"picture {i}: {image.error.summary}" for i, image in bad[:_NAMED])
+                + (f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""),
+            )
 
 
 def read_preprocessing(config: ModelConfigView) -> ImagePreprocessing:
@@ -58,7 +84,8 @@ def classify_images(
 ) -> ClassifiedImages:
     """The `top` classes of each picture, asked for in batches as large as the model takes.
 
-    Only one batch of decoded pictures is held at a time.
+    Only one batch of decoded pictures is held at a time. A picture that cannot be read does not spoil the others: it
+    is returned as an UnreadableImage.
     """
     import numpy as np
 
@@ -68,10 +95,14 @@ def classify_images(
     classification = read_classification(config)
     name = _image_input(preprocessing, metadata)
     class_count = _class_count(metadata, classification.output)
-    images: list[ClassifiedImage] = []
+    images: list[ClassifiedImage | UnreadableImage] = []
     answered = ""
     for batch in _batches(files, max(1, metadata.max_batch_size)):
-        samples = [preprocessing.preprocess(file) for file in batch]
+        read = [_read(preprocessing, file) for file in batch]
+        samples = [sample for sample in read if not isinstance(sample, UnreadableImage)]
+        if not samples:
+            images += [image for image in read if isinstance(image, UnreadableImage)]
+            continue
         if len({sample.shape for sample in samples}) > 1:
             raise InputError(
                 "the pictures differ in size after preprocessing, so they cannot share a batch",
@@ -88,11 +119,23 @@ def classify_images(
             timeout_s=timeout_s,
         )
         answered = result.model_version
-        rows = result[classification.output].reshape(len(batch), -1)
-        for file, row in zip(batch, rows, strict=True):
-            classes = scored_classes(row.tolist(), classification.activation)[:top]
-            images.append(ClassifiedImage(file, tuple(classes)))
+        rows = iter(result[classification.output].reshape(len(samples), -1).tolist())
+        for file, image in zip(batch, read, strict=True):
+            if isinstance(image, UnreadableImage):
+                images.append(image)
+            else:
+                classes = scored_classes(next(rows), classification.activation)[:top]
+                images.append(ClassifiedImage(file, tuple(classes)))
     return ClassifiedImages(model, answered, tuple(images))
+
+
+def _read(preprocessing: ImagePreprocessing, file: Path) -> NDArray[Any] | UnreadableImage:
+    try:
+        return preprocessing.preprocess(file)
+    except UsageError:
+        raise
+    except InputError as error:
+        return UnreadableImage(file, error)
 
 
 def _image_input(preprocessing: ImagePreprocessing, metadata: ModelMetadata) -> str:
