@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from measurement import ROOT, save
+
 from tritonstack_deploy.embedded import EmbeddedServer
 
 MODEL = "efficientnet_lite0"
