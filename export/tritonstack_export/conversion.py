@@ -22,7 +22,7 @@ from tritonstack_export.converted_model import (
 )
 from tritonstack_export.entry_config import EntryTensors
 from tritonstack_export.loaded_model import LoadedModel
-from tritonstack_export.module_state import evaluation_mode
+from tritonstack_export.module_state import AttributeWatch, evaluation_mode, require_no_hidden_state
 from tritonstack_export.onnx_session import OnnxSession
 from tritonstack_export.parity import ParityRow, Tolerance, tolerance_for
 from tritonstack_export.reference import Reference, to_numpy
@@ -87,6 +87,10 @@ def _run_reference(reference: Reference, spec: ModelSpec, flags: NameFlags, reco
     signature = reference.signature
     example = example_sizes(signature)
     inputs = random_inputs(signature, example, seed=spec.parity.seed)
+    strangers = random_inputs(signature, example, seed=spec.parity.seed + 1)
+    require_no_hidden_state(
+        AttributeWatch(reference.module), lambda: reference.tree(inputs), lambda: reference.tree(strangers)
+    )
     tree = reference.tree(inputs)
     for path in tree.dropped:
         record.note(f"the output {output_tree.path_name(path)!r} is None and was left out")

@@ -82,6 +82,12 @@ def name_outputs(tree: OutputTree, asked: tuple[OutputSpec, ...] | None, *, said
     flag or a spec key), when they do not fit.
     """
     own = {path_name(path): path for path in tree.tensors}
+    if not own:
+        raise InputError(
+            "the model returns no tensor",
+            expected="tensors, or tuples, lists and dicts of tensors",
+            next_step="return the result from forward",
+        )
     if len(own) != len(tree.tensors):
         names = [path_name(path) for path in tree.tensors]
         twice = sorted({name for name in names if names.count(name) > 1})

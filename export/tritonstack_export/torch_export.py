@@ -15,6 +15,7 @@ from tritonstack_export.reference import Reference, call
 from tritonstack_export.signature import Signature
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from torch.export import ExportedProgram
 
@@ -50,7 +51,7 @@ def export_program(reference: Reference, example: Sequence[Tensor], *, log: Path
                     flat, tuple(example), dynamic_shapes=(_dynamic_shapes(signature),), strict=False
                 )
         except Exception as error:
-            raise _explain(error) from error
+            raise _explain(error, _unrolled(inner)) from error
         finally:
             _keep_log(log, captured.text())
 
@@ -69,7 +70,14 @@ def _dynamic_shapes(signature: Signature) -> tuple[dict[int, Any], ...]:
     )
 
 
-def _explain(error: Exception) -> GateError:
+def _unrolled(module: torch.nn.Module) -> str | None:
+    """The class of a recurrent layer in the module, which torch.export writes out step by step."""
+    import torch
+
+    return next((type(part).__name__ for part in module.modules() if isinstance(part, torch.nn.RNNBase)), None)
+
+
+def _explain(error: Exception, recurrent: str | None) -> GateError:
     text = str(error)
     at = source_location.of_error(error)
     place = f" at {at}" if at else ""
@@ -87,6 +95,12 @@ def _explain(error: Exception) -> GateError:
             r"L\['values'\]\[(\d+)\]\.size\(\)\[(\d+)\]", r"input \1 axis \2", reasons[0] if reasons else ""
         )
         constant = re.search(r"specialized it to be a constant \((\d+)\)", reason)
+        if constant and recurrent:
+            return GateError(
+                f"the dimension {violated[1]} cannot be dynamic: the model fixes it at {constant[1]}, the example's "
+                f"size, and it holds a recurrent layer ({recurrent}), which torch.export unrolls over its steps",
+                next_step="write the number of steps as a fixed number in the shapes of the spec, and pad to it",
+            )
         reason = (
             f"the model fixes it at {constant[1]}, the example's size (a number in reshape, view or expand?)"
             if constant

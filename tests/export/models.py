@@ -453,6 +453,32 @@ def lstm() -> Built:
     return Function(lambda self, x: self.rnn(x)[0], rnn=nn.LSTM(8, 4, batch_first=True)), (torch.randn(2, 5, 8),)
 
 
+def nothing() -> Built:
+    return Function(lambda self, x: None), (torch.randn(2, 4),)
+
+
+class RemembersTheFirst(nn.Module):
+    """Subtracts the mean of the first input it ever saw; with `by_shape` a table that only follows the shape."""
+
+    def __init__(self, *, by_shape: bool) -> None:
+        super().__init__()
+        self._kept: Tensor | None = None
+        self.by_shape = by_shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._kept is None:
+            self._kept = torch.arange(x.shape[1], dtype=x.dtype) if self.by_shape else x.mean().detach()
+        return x - self._kept
+
+
+def remembers_the_first() -> Built:
+    return RemembersTheFirst(by_shape=False), (torch.randn(2, 4),)
+
+
+def remembers_a_table() -> Built:
+    return RemembersTheFirst(by_shape=True), (torch.randn(2, 4),)
+
+
 def encoder_layer() -> Built:
     return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(2, 5, 8),)
 

@@ -80,6 +80,31 @@ def test_state_kept_between_calls(export: Export) -> None:
     refused(export("counter"), "changes its own state", "buffer calls")
 
 
+def test_state_kept_in_a_plain_attribute(export: Export) -> None:
+    """Parity cannot see it: PyTorch and the graph both go on with what the first random input left."""
+    refused(export("remembers_the_first"), "the model keeps '_kept'", "inputs of an earlier call")
+
+
+def test_a_table_that_follows_from_the_shape_may_be_kept(export: Export) -> None:
+    import numpy as np
+
+    outcome = export("remembers_a_table", "--name", "table")
+    assert outcome.code == 0, outcome.err
+    assert outcome.run_onnx("table", {"x": np.full((1, 4), 3, np.float32)})["output"].tolist() == [[3, 2, 1, 0]]
+
+
+def test_forward_without_a_result(export: Export) -> None:
+    refused(export("nothing"), "returns no tensor")
+
+
+def test_steps_of_a_recurrent_layer(export: Export, write_spec: Callable[..., Path]) -> None:
+    spec = write_spec(
+        "name: net\nmodel: {factory: MODELS:lstm}\ninputs: [{name: x, dtype: float32, shape: [batch, steps, 8]}]\n"
+        "dimensions: {steps: {min: 1, opt: 5, max: 9}}\n"
+    )
+    refused(export(spec), "dimension steps cannot be dynamic", "recurrent layer (LSTM)", "fixed number")
+
+
 def test_not_a_number(export: Export) -> None:
     refused(export("not_a_number"), "'output' holds NaN", "range")
 
