@@ -164,7 +164,7 @@ def _require_flags(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--opset {arguments.opset}: not supported", expected=f"{OPSET_MIN} to {OPSET_MAX}")
     if arguments.name is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", arguments.name):
         raise UsageError(
-            f"--name {arguments.name!r}: not a model name",
+            f"--name {arguments.name!r} (or --model-name): not a model name",
             expected="letters, digits, '_', '.' and '-', at most 200, not starting with '.' or '-'",
         )
 

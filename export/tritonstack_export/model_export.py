@@ -75,6 +75,7 @@ def export_model(
     """
     record = Record(progress or Progress(quiet=True))
     publication.require_free(repository, spec.name, options.version)
+    publication.require_servable(repository, spec.name, options.version, spec.serving.version_policy)
     with record.step("load"):
         model = load(spec, folder, trust=options.trust)
         labels = read_labels(spec.labels, folder=folder) if spec.labels is not None else None
@@ -116,6 +117,11 @@ def _build(
     converted = convert(model, spec, options.names, folder=draft, work=work, record=record)
     with record.step("entry"):
         config = build_config(spec, converted.signature, converted.tensors, has_labels=labels is not None)
+        for tensor in (*config.input, *config.output):
+            if tensor.HasField("reshape"):
+                record.note(
+                    f"{tensor.name!r} holds one value per sample, which Triton serves with the shape [batch, 1]"
+                )
         if spec.labels is not None and labels is not None:
             output = next(t for t in converted.tensors.outputs if t.name == spec.labels.output)
             note = require_label_count(labels, output.name, output.shape)

@@ -21,6 +21,7 @@ from tritonstack.errors import InputError, RepositoryError, SetupError, UsageErr
 from tritonstack_export.repository import parse_config
 from tritonstack_export.repository.layout import CONFIG_NAME, LABELS_NAME, EntryPaths
 from tritonstack_export.repository.manifest import digest_file, read
+from tritonstack_export.spec import SpecificVersions
 
 if TYPE_CHECKING:
     from tritonstack_export.repository import ModelConfig
@@ -62,6 +63,22 @@ def require_free(repository: Path, name: str, version: int | None) -> None:
             f"version {version} of {name!r} exists already, and an existing version is never changed",
             expected=f"a free number, such as {EntryPaths(repository, name).next_version()}",
             next_step="leave --version away to get the next one",
+        )
+
+
+def require_servable(repository: Path, name: str, version: int | None, policy: object) -> None:
+    """Before any work: a `policy` of specific versions names only those that will be there. Raises UsageError."""
+    if not isinstance(policy, SpecificVersions):
+        return
+    new = version if version is not None else EntryPaths(repository, name).next_version()
+    there = sorted({*versions(repository, name), new})
+    absent = [number for number in sorted(set(policy.specific)) if number not in there]
+    if absent:
+        raise UsageError(
+            f"serving.version_policy: Triton serves nothing while version {absent[0]} is missing",
+            given=f"specific: {policy.specific}",
+            expected=f"versions out of {there}, where {new} is this export",
+            next_step="name the others once they are exported",
         )
 
 

@@ -306,3 +306,9 @@ def test_kinds_of_models(
     outcome = published(export(model, "--name", "net"))
     assert config_tensors(outcome.config("net"), "input") == inputs
     assert config_tensors(outcome.config("net"), "output") == outputs
+
+
+def test_one_value_per_sample_is_told(export: Export) -> None:
+    outcome = export("class_ids")
+    assert outcome.code == 0
+    assert "'output' holds one value per sample, which Triton serves with the shape [batch, 1]" in outcome.err
