@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tritonstack.errors import UsageError
@@ -48,3 +50,22 @@ def byte_size(text: str) -> int:
     if not number.isdigit() or unit not in units:
         raise argparse.ArgumentTypeError(f"given {text!r}; expected a size such as 512M or 1Gi")
     return int(number) * units[unit]
+
+
+def some_path(text: str) -> Path:
+    """An argparse `type` for paths: "" (an unset shell variable) would silently mean the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("given '', which is no path; expected a file or folder")
+    return Path(text)
+
+
+def require_output_file(flag: str, path: Path | None) -> None:
+    """Refuse, before any work is done, a file that cannot be written in the end. None passes."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{flag} {path} is a folder", expected="a file name")
+    if not path.parent.is_dir():
+        raise UsageError(f"{flag} {path}: no such folder {path.parent}", next_step="make the folder first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{flag} {path} may not be written by this user", next_step="choose another place")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tritonstack.arguments import Parser
+from tritonstack.arguments import Parser, some_path
 from tritonstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +28,13 @@ def build_parser() -> argparse.ArgumentParser:
         usage="tritonstack export SPEC --repository DIR [options]",
     )
     add = parser.add_argument
-    add("spec", metavar="SPEC", help="model spec (YAML), or FILE.py:CALLABLE, or FILE.onnx where defaults do")
-    add("--repository", metavar="DIR", type=Path, required=True, help="model repository; created when missing")
+    add(
+        "spec",
+        type=some_path,
+        metavar="SPEC",
+        help="model spec (YAML), or FILE.py:CALLABLE, or FILE.onnx where defaults do",
+    )
+    add("--repository", metavar="DIR", type=some_path, required=True, help="model repository; created when missing")
     add("--name", "--model-name", metavar="M", help="model name (default: the spec's)")
     add("--version", metavar="N", type=_positive, help="version to publish (default: the next free one)")
     add("--opset", metavar="N", type=int, help="ONNX opset, 16 to 23 (default: 20)")
@@ -41,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--output-names", metavar="A,B", help="outputs: by key for dict outputs, else in order")
     add("--dynamic", metavar="NAME:AXIS=DIM", action="append", default=[], help="make an axis dynamic; repeatable")
     add("--if-changed", action="store_true", help="do nothing when the newest version is up to date")
-    add("--keep-work", metavar="DIR", type=Path, help="keep intermediate files in DIR")
+    add("--keep-work", metavar="DIR", type=some_path, help="keep intermediate files in DIR")
     add("--trust", action="store_true", help="load checkpoints that run code (pickles of whole objects)")
     add("--quiet", action="store_true", help="no progress on stderr")
     add("--json", action="store_true", help="print the result as JSON")
@@ -122,7 +126,7 @@ def _export(arguments: argparse.Namespace) -> ExportResult:
 
     from tritonstack_export.spec_file import load_spec, validate_spec
 
-    text = load_spec(Path(arguments.spec))
+    text = load_spec(arguments.spec)
     overridden = spec_flags.apply(text, flags)
     spec = validate_spec(text, overridden)
 

@@ -84,6 +84,12 @@ def test_files(infer: Any, tmp_path: Path) -> None:
     assert (code, "not a .npy or .npz file" in err) == (1, True)
     np.save(tmp_path / "pickle.npy", np.array([{}], dtype=object), allow_pickle=True)
     assert infer("addone", "--input", f"x=@{tmp_path}/pickle.npy")[0] == 1
+    for name in ("torn.npz", "bad.npz"):
+        torn = tmp_path / name
+        content = (tmp_path / "both.npz").read_bytes()
+        torn.write_bytes(content[:-40] if name == "torn.npz" else content[:90] + b"????" + content[94:])
+        code, _, err = infer("identity", "--input", f"x_INT8=@{torn}")
+        assert (code, "not a .npy or .npz file" in err, err.count("\n")) == (1, True, 1), err
     # Arrays from files keep their data type: a float64 file is not rounded behind one's back.
     np.save(tmp_path / "wide.npy", np.ones((1, 3)))
     code, _, err = infer("addone", "--input", f"x=@{tmp_path}/wide.npy")
@@ -191,6 +197,9 @@ def test_no_server(infer: Any) -> None:
         (["--input", 'x="text"'], "not an array of numbers"),
         (["--input", "x=null"], "not an array of numbers"),
         (["--input", "x=[[1, null, 3]]"], "not an array of numbers"),
+        (["--input", "x=1" + 400 * "0"], "larger than any FP32"),
+        (["--input", "x=@"], "NAME=@FILE.npy"),
+        (["--image", ""], "--image: given ''"),
         (["--input", "x=1", "--input", "x=2"], "given twice"),
         (["--input", "z=1"], "no input 'z'"),
         (["--input", "x=[1,2,3]", "--shape", "x=1,a"], "--shape"),

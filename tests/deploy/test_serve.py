@@ -8,14 +8,18 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from serve_process import Serve, alive, shm_leftovers, wait_until
 from tiny_models import affine, identity, python_model, slow
 
+from tritonstack import Client
 from tritonstack.errors import RepositoryError
 from tritonstack_deploy.embedded import EmbeddedServer
 
@@ -263,6 +267,9 @@ def test_allowed_control_apis_are_open(tmp_path: Path, serve: Start) -> None:
         (["--host", "203.0.113.9"], "--host"),
         (["--response-cache", "lots"], "--response-cache"),
         (["--drain-timeout", "-1"], "--drain-timeout"),
+        (["--log-file", "/"], "is a folder"),
+        (["--log-file", "/no/such/folder/log"], "no such folder"),
+        (["--log-file", ""], "--log-file: given ''"),
     ],
 )
 def test_bad_flags_exit_2_in_one_line(tmp_path: Path, serve: Start, arguments: list[str], words: str) -> None:
@@ -298,3 +305,47 @@ def test_a_missing_response_cache_is_told(tmp_path: Path, serve: Start) -> None:
     affine("plain").add_to(tmp_path)
     server = serve(tmp_path)
     assert "no response cache, although the config of cached asks for one" in server.stderr
+
+
+def test_a_response_cache_beyond_the_memory_is_refused(tmp_path: Path, serve: Start) -> None:
+    affine().add_to(tmp_path)
+    server = serve(tmp_path, "--response-cache", "999999G", ready=False)
+    assert server.finish() == 1
+    last = server.stderr.strip().splitlines()[-1]
+    assert "failed to allocate" in last and "choose a smaller --response-cache" in last
+
+
+@pytest.mark.parametrize("broken", ["log file", "stderr"])
+def test_a_log_that_nobody_can_take_does_not_block_the_server(tmp_path: Path, broken: str) -> None:
+    """Once the pipe to us is full, tritonserver waits in its next log line and answers nobody."""
+    repository = tmp_path / "models"
+    affine().add_to(repository)
+    log = tmp_path / "log"
+    os.mkfifo(log)  # whose reader goes away, as a disk fills
+    arguments = ["serve", str(repository), "--port-base", "0", "-vv", "--json"]
+    if broken == "log file":
+        arguments += ["--log-file", str(log)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tritonstack", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        if broken == "log file":
+            with log.open() as file:
+                file.readline()
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+        else:
+            process.stderr.readline()
+            process.stderr.close()
+        text = ""
+        while not text.endswith("\n}\n"):
+            line = process.stdout.readline()
+            assert line, "serve ended early"
+            text += line
+        with Client(json.loads(text)["grpc"]) as client:
+            for _ in range(100):
+                client.infer("affine", {"x": np.ones((1, 3), np.float32)}, timeout_s=10)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    assert process.returncode in (0, 1)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace, RawDescriptionHelpFormatter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tritonstack.arguments import Parser, whole_number
+from tritonstack.arguments import Parser, some_path, whole_number
 from tritonstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def _parser() -> Parser:
     parser.add_argument("--protocol", choices=("grpc", "http"), help="for a --url without one (default: grpc)")
     parser.add_argument("--version", default="", metavar="V", help="model version (default: the server's choice)")
     parser.add_argument(
-        "--image", nargs="+", action="extend", type=Path, default=[], metavar="FILE", help="classify pictures"
+        "--image", nargs="+", action="extend", type=some_path, default=[], metavar="FILE", help="classify pictures"
     )
     parser.add_argument("--top", type=whole_number(1), metavar="K", help="classes to show per picture (default: 5)")
     parser.add_argument(

@@ -48,6 +48,8 @@ def read_inputs(
             raise UsageError(f"--input: the model has no input {name!r}", next_step=nearest(name, [*known]))
         if name in inputs:
             raise UsageError(f"--input: {name!r} is given twice")
+        if value == "@":
+            raise UsageError("bad --input", given=repr(text), expected="NAME=@FILE.npy")
         array = _from_file(name, Path(value[1:])) if value.startswith("@") else _from_json(known[name], value)
         if name in shapes:
             array = _reshaped(name, array, shapes[name])
@@ -78,8 +80,12 @@ def _from_json(spec: TensorSpec, text: str) -> Any:
             array = array.astype(kind or np.float32)
         elif array.dtype.kind == "O" and kind is not None and all(type(v) is int for v in array.ravel()):
             array = array.astype(kind)  # integers beyond 64 bits
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UsageError(f"--input: the value of {spec.name!r} is not an array of numbers ({error})") from None
+    except OverflowError:
+        raise UsageError(f"--input: a value of {spec.name!r} is larger than any {spec.datatype}") from None
+    except (ValueError, TypeError):
+        raise UsageError(
+            f"--input: the value of {spec.name!r} is not an array of numbers", expected="lists of equal length"
+        ) from None
     if array.dtype.kind not in "biuf":
         raise UsageError(
             f"--input: the value of {spec.name!r} is not an array of numbers", expected=f"{spec.datatype} values"
@@ -89,28 +95,16 @@ def _from_json(spec: TensorSpec, text: str) -> Any:
 
 def _from_file(name: str, path: Path) -> Any:
     """The array of a .npy file, or of a .npz file: its entry called `name`, or its only one."""
-    import numpy as np
+    from tritonstack.tensor.array_file import read_array_file
 
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"--input: {str(path)!r} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError) as error:
-        raise InputError(
-            f"--input: {str(path)!r} is not a .npy or .npz file of plain arrays", given=str(error)
-        ) from None
-    if isinstance(loaded, np.ndarray):
+    loaded = read_array_file(path)
+    if not isinstance(loaded, dict):
         return loaded
-    with loaded:
-        names = loaded.files
-        if name not in names and len(names) != 1:
-            raise InputError(
-                f"--input: {str(path)!r} has no array {name!r}", expected=f"one of {', '.join(names) or '(none)'}"
-            )
-        try:
-            return loaded[name if name in names else names[0]]
-        except ValueError as error:
-            raise InputError(f"--input: the array in {str(path)!r} cannot be read: {error}") from None
+    if name not in loaded and len(loaded) != 1:
+        raise InputError(
+            f"--input: {str(path)!r} has no array {name!r}", expected=f"one of {', '.join(loaded) or '(none)'}"
+        )
+    return loaded[name] if name in loaded else next(iter(loaded.values()))
 
 
 def _reshaped(name: str, array: Any, shape: tuple[int, ...]) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tritonstack.arguments import Parser, whole_number
+from tritonstack.arguments import Parser, require_output_file, some_path, whole_number
 from tritonstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tritonstack.load.plan import LoadPlan
 
 USAGE = "tritonstack load MODEL (--concurrency N[,N…] | --rate R[,R…]) [options]"
+# One address has this many ports to connect from, and HTTP takes a connection per request in flight.
+MAX_CONCURRENCY = 65535
 EPILOG = """exit codes: 0 valid and within the limits, 1 not (or no server, no model), 2 wrong usage, 130 interrupted"""
 
 
@@ -33,18 +35,34 @@ def parser() -> Parser:
     )
     top.add_argument("model", metavar="MODEL", help=argparse.SUPPRESS)
     add = top.add_argument_group("load").add_argument
-    add("--concurrency", type=_several(whole_number(1)), metavar="N[,N…]", help="closed loop: requests in flight")
+    add(
+        "--concurrency",
+        type=_several(whole_number(1, MAX_CONCURRENCY)),
+        metavar="N[,N…]",
+        help="closed loop: requests in flight",
+    )
     add("--rate", type=_several(_number(0)), metavar="R[,R…]", help="open loop: requests per second, by the clock")
     add("--arrival", choices=("poisson", "constant"), metavar="KIND", help="poisson (default) or constant gaps")
-    add("--max-in-flight", type=whole_number(1), metavar="N", help="bound of an open loop (default: 1024 or 512 MB)")
+    add(
+        "--max-in-flight",
+        type=whole_number(1, MAX_CONCURRENCY),
+        metavar="N",
+        help="bound of an open loop (default: 1024 or 512 MB)",
+    )
     add("--duration", type=_number(0), metavar="S", help="seconds measured (default: 10, no limit with --requests)")
     add("--requests", type=whole_number(1), metavar="N", help="requests measured, if the time does not end first")
     add("--warmup", type=_number(0, may_equal=True), metavar="S", default=2.0, help="seconds before it (default: 2)")
     add = top.add_argument_group("requests").add_argument
     add("--batch", type=whole_number(1), metavar="B", default=1, help="samples per request (default: 1)")
     add("--input", action="append", type=_input_file, metavar="NAME=@FILE.npy", help="samples of one input; repeatable")
-    add("--data", type=Path, metavar="FILE.npz", help="samples of all inputs by name")
-    add("--image", action="append", type=Path, metavar="FILE|FOLDER", help="pictures, prepared as the model describes")
+    add("--data", type=some_path, metavar="FILE.npz", help="samples of all inputs by name")
+    add(
+        "--image",
+        action="append",
+        type=some_path,
+        metavar="FILE|FOLDER",
+        help="pictures, prepared as the model describes",
+    )
     add("--zero", action="store_true", help="zeros instead of random values (the default)")
     add("--shape", action="append", type=_shape, metavar="NAME:DxD", help="sizes of open dimensions, without the batch")
     add("--seed", type=whole_number(0), metavar="N", default=0, help="of values and Poisson gaps (default: 0)")
@@ -62,7 +80,7 @@ def parser() -> Parser:
     add("--max-error-rate", type=_fraction, metavar="F", default=0.0, help="fail above this fraction (default: 0)")
     add("--max-lag", type=_number(0), metavar="MS", help="invalid where p99 of the own lag is above (default: 10)")
     add("--json", action="store_true", help="print the report as JSON")
-    add("--output", type=Path, metavar="FILE", help="also write the JSON report to a file")
+    add("--output", type=some_path, metavar="FILE", help="also write the JSON report to a file")
     add("--quiet", action="store_true", help="no live line")
     add("-h", "--help", action="help", help="show this help")
     return top
@@ -71,8 +89,7 @@ def parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Run the command; returns its exit code."""
     options = parser().parse_args(argv)
-    if options.output is not None:
-        _check_output(options.output)
+    require_output_file("--output", options.output)
     plan = plan_of(options)
 
     from tritonstack.load.live import LiveLine, Silent
@@ -123,13 +140,6 @@ def plan_of(options: argparse.Namespace) -> LoadPlan:
         max_lag_s=0.010 if options.max_lag is None else options.max_lag / 1e3,
         max_error_rate=options.max_error_rate,
     )
-
-
-def _check_output(path: Path) -> None:
-    if path.is_dir():
-        raise UsageError(f"--output {path} is a folder", expected="a file name")
-    if not path.parent.is_dir():
-        raise UsageError(f"--output {path}: no such folder {path.parent}", next_step="make the folder first")
 
 
 def _check_loop(options: argparse.Namespace) -> None:

@@ -16,8 +16,10 @@ import numpy as np
 
 from tritonstack.client.model import ModelConfigView, ModelMetadata
 from tritonstack.errors import InputError, TensorError, UsageError
+from tritonstack.tensor.array_file import read_array_file
 from tritonstack.tensor.datatype import datatype
 from tritonstack.tensor.tensor_spec import TensorSpec
+from tritonstack.terminal import human_bytes
 
 Array = np.ndarray[Any, Any]
 
@@ -25,6 +27,8 @@ POOL_REQUESTS = 16
 """Distinct requests sent in turn; enough that no layer can live on one cached buffer."""
 POOL_BYTES = 64_000_000
 """Bound on the pool's memory; at least one request is kept whatever its size."""
+REQUEST_BYTES = 2**31 - 1
+"""No protocol carries a larger request: a protobuf message ends there."""
 TEXT_LENGTH = 16
 """Characters in each random BYTES element."""
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
@@ -101,25 +105,20 @@ def build_pool(
 
 def load_npy(path: Path) -> Array:
     """The array of a .npy file; InputError where it cannot be read."""
-    array = _load(path)
-    if not isinstance(array, np.ndarray):
-        array.close()
+    array: Array | dict[str, Array] = read_array_file(path)
+    if isinstance(array, dict):
         raise InputError(f"{path} holds several arrays", expected="a .npy file", next_step=f"use --data {path}")
     return array
 
 
 def load_npz(path: Path) -> dict[str, Array]:
     """All arrays of an .npz file by name; InputError where it cannot be read."""
-    archive = _load(path)
-    if isinstance(archive, np.ndarray):
+    arrays: Array | dict[str, Array] = read_array_file(path)
+    if not isinstance(arrays, dict):
         raise InputError(
             f"{path} holds one array without a name", expected="an .npz file", next_step=f"use --input NAME=@{path}"
         )
-    with archive:
-        try:
-            return {name: archive[name] for name in archive.files}
-        except (ValueError, OSError, EOFError) as error:
-            raise InputError(f"cannot read {path}", given=str(error)) from None
+    return arrays
 
 
 def find_images(path: Path) -> tuple[Path, ...]:
@@ -132,15 +131,6 @@ def find_images(path: Path) -> tuple[Path, ...]:
     if not found:
         raise InputError(f"no picture in {path}", expected=f"files ending in {', '.join(sorted(IMAGE_SUFFIXES))}")
     return found
-
-
-def _load(path: Path) -> Any:
-    try:
-        return np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path} is not a plain numpy file", given=str(error).splitlines()[0]) from None
 
 
 def _check_batch(batch: int, metadata: ModelMetadata) -> None:
@@ -165,7 +155,7 @@ def _check_shapes(shapes: Mapping[str, Sequence[int]], metadata: ModelMetadata) 
         wanted = _sample_dims(specs[name], metadata)
         fits = len(wanted) == len(dims) and all(w in (-1, d) for w, d in zip(wanted, dims, strict=True))
         if not fits or any(dim < 0 for dim in dims):
-            text = "x".join("any" if dim < 0 else str(dim) for dim in wanted)
+            text = "x".join("D" if dim < 0 else str(dim) for dim in wanted)
             batching = " (the batch is left out: it comes from --batch)" if metadata.max_batch_size else ""
             raise UsageError(f"the shape does not fit input {name!r}", given=given, expected=f"{text}{batching}")
 
@@ -188,13 +178,21 @@ def _generated_shapes(
             f"model {metadata.name!r} leaves dimensions open, so their size has to be given",
             next_step=f"add {' '.join(open_dims)} with numbers for D",
         )
+    size = _request_bytes(sizes)
+    if size > REQUEST_BYTES:
+        raise UsageError(
+            "one request would be too large to send", given=human_bytes(size), expected="at most 2 GiB per request"
+        )
     return sizes
+
+
+def _request_bytes(sizes: Mapping[TensorSpec, tuple[int, ...]]) -> int:
+    return sum(prod(shape) * (datatype(spec.datatype).byte_size or TEXT_LENGTH) for spec, shape in sizes.items())
 
 
 def _random_requests(sizes: Mapping[TensorSpec, tuple[int, ...]], seed: int) -> Iterator[dict[str, Array]]:
     generator = np.random.Generator(np.random.PCG64(seed))
-    per_request = sum(prod(shape) * (datatype(spec.datatype).byte_size or TEXT_LENGTH) for spec, shape in sizes.items())
-    for _ in range(_pool_length(per_request)):
+    for _ in range(_pool_length(_request_bytes(sizes))):
         yield {spec.name: _random(spec, shape, generator) for spec, shape in sizes.items()}
 
 

@@ -47,6 +47,10 @@ class ServerApi:
         body = self._request("POST", path)
         return json.loads(body) if body else []
 
+    def is_live(self) -> bool:
+        """Whether Triton calls itself live. As it opens its ports last, a no means that its start has failed."""
+        return self.get("/v2/health/live") is not None
+
     def _request(self, method: str, path: str) -> bytes | None:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
         try:

@@ -243,8 +243,11 @@ class EmbeddedServer:
             if self.exit_code() is not None:
                 raise self._death("before it was ready")
             try:
-                if self._api().get("/v2/health/live") is not None and self._endpoints_open():
-                    return
+                live = self._api().is_live()
+                if self._endpoints_open():
+                    if live:
+                        return
+                    raise self._failed_start()
             except OSError:
                 pass
             time.sleep(0.05)
@@ -253,6 +256,12 @@ class EmbeddedServer:
             given=f"last words of the server: {self._last_words()}",
             next_step="raise --load-timeout",
         )
+
+    def _failed_start(self) -> SetupError:
+        """The error for a server that runs on although it could not set itself up (`--exit-on-error=false`)."""
+        words = self._last_words()
+        advice = "choose a smaller --response-cache" if self._cache_bytes and "cache" in words.lower() else None
+        return SetupError("tritonserver could not set itself up", given=f"last words: {words}", next_step=advice)
 
     def _endpoints_open(self) -> bool:
         import socket

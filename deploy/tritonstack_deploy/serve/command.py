@@ -10,14 +10,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from tritonstack.arguments import Parser, byte_size, whole_number
+from tritonstack.arguments import Parser, byte_size, require_output_file, some_path, whole_number
 from tritonstack.errors import RepositoryError
 
 if TYPE_CHECKING:
     from tritonstack_deploy.embedded import EmbeddedServer, ModelState
-    from tritonstack_deploy.embedded.log_lines import LogLine
     from tritonstack_export.check import CheckReport
     from tritonstack_export.repository import ModelConfig
 
@@ -34,11 +33,12 @@ Ctrl-C or SIGTERM stops it: requests in flight are finished first, a second Ctrl
 def main(argv: list[str]) -> int:
     """Run the command until a signal or the server's end. Exit code 0 after a signal, 1 when the server died."""
     options = _parser().parse_args(argv)
+    require_output_file("--log-file", options.log_file)
     from tritonstack_deploy.serve.selection import relevant_errors, select_models
     from tritonstack_export.check import check_repository
     from tritonstack_export.check.visible_gpus import visible_gpus
 
-    repository = Path(options.directory)
+    repository = options.directory
     report = check_repository(repository, gpus=visible_gpus())
     _tell_findings(report, options.model)
     if errors := relevant_errors(report, options.model):
@@ -57,7 +57,7 @@ def _parser() -> Parser:
         epilog=_EPILOG,
     )
     add = parser.add_argument
-    add("directory", metavar="DIR", help="the model repository")
+    add("directory", type=some_path, metavar="DIR", help="the model repository")
     add("--model", metavar="NAME", action="append", default=[], help="serve only this model (repeatable)")
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     add("--port-base", type=whole_number(0, 65533), default=8000, metavar="N",
@@ -69,7 +69,7 @@ def _parser() -> Parser:
     add("--load-timeout", type=whole_number(1), default=300, metavar="S", help="for all models (default %(default)s)")
     add("--drain-timeout", type=whole_number(0), default=10, metavar="S",
         help="wait this long for requests in flight when stopping (default %(default)s)")  # fmt: skip
-    add("--log-file", metavar="FILE", help="write the server's whole log there")
+    add("--log-file", type=some_path, metavar="FILE", help="write the server's whole log there")
     add("--verbose", "-v", action="count", default=0, help="show the server's whole log; -vv: its verbose log too")
     add("--json", action="store_true", help="print endpoints and models as one JSON document once ready")
     return parser
@@ -77,6 +77,7 @@ def _parser() -> Parser:
 
 def _serve(options: Any, repository: Path, models: Mapping[str, Path]) -> int:
     from tritonstack_deploy.embedded import EmbeddedServer
+    from tritonstack_deploy.serve.log_output import log_output
     from tritonstack_deploy.serve.selection import require_cuda_provider
 
     stop = threading.Event()
@@ -90,7 +91,7 @@ def _serve(options: Any, repository: Path, models: Mapping[str, Path]) -> int:
             server.stop_now()
 
     with ExitStack() as stack:
-        log = stack.enter_context(Path(options.log_file).open("w")) if options.log_file else None
+        log = stack.enter_context(log_output(options.log_file, everything=options.verbose > 0))
         server = EmbeddedServer(
             repository,
             models=models,
@@ -101,7 +102,7 @@ def _serve(options: Any, repository: Path, models: Mapping[str, Path]) -> int:
             exit_timeout_s=options.drain_timeout,
             response_cache_bytes=options.response_cache,
             verbose=max(0, options.verbose - 1),
-            on_log=lambda line: _show(line, log, everything=options.verbose > 0),
+            on_log=log,
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, on_signal)
@@ -178,16 +179,6 @@ def _tell_findings(report: CheckReport, wanted: list[str]) -> None:
     )
     if about.findings:
         print(report_text(about), file=sys.stderr)
-
-
-def _show(line: LogLine, log: IO[str] | None, *, everything: bool) -> None:
-    if log is not None:
-        print(line.raw, file=log, flush=True)
-    if everything:
-        print(line.raw, file=sys.stderr)
-    elif line.matters:
-        prefix = "" if line.level in ("info", "output") else f"{line.level}: "
-        print(f"  {prefix}{line.message}", file=sys.stderr)
 
 
 def _tell_ready(server: EmbeddedServer, states: tuple[ModelState, ...], *, as_json: bool) -> None:

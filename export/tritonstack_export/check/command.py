@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 
-from tritonstack.arguments import Parser
+from tritonstack.arguments import Parser, some_path
 from tritonstack.errors import UsageError
 
 
@@ -17,9 +16,7 @@ def main(argv: list[str]) -> int:
     from tritonstack_export.check.report_text import report_text
     from tritonstack_export.check.repository_check import check_repository
 
-    report = check_repository(
-        Path(arguments.directory), gpus=_gpu_count(arguments.gpus), allow_empty=arguments.allow_empty
-    )
+    report = check_repository(arguments.directory, gpus=_gpu_count(arguments.gpus), allow_empty=arguments.allow_empty)
     passed = report.ok and not (arguments.strict and report.warnings)
     if arguments.json:
         print_json({**report.as_dict(), "passed": passed})
@@ -34,7 +31,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Validate a Triton model repository, harder than Triton does: every problem in one run, each "
         "with a fix. Exit code 0: no errors, 1: errors, 2: wrong usage.",
     )
-    parser.add_argument("directory", metavar="DIR", help="the model repository: a folder with one folder per model")
+    parser.add_argument(
+        "directory", type=some_path, metavar="DIR", help="the model repository: a folder with one folder per model"
+    )
     parser.add_argument(
         "--gpus",
         metavar="N|auto",

@@ -165,6 +165,8 @@ def test_table_has_a_row_per_level(load_server: EmbeddedServer) -> None:
         (["--rate", "1"], "MODEL"),
         (["m", "--concurrency", "0"], "--concurrency: given '0'"),
         (["m", "--concurrency", "1,x"], "--concurrency: given 'x'"),
+        (["m", "--concurrency", "99999999"], "from 1 to 65535"),
+        (["m", "--rate", "1", "--max-in-flight", "99999999"], "from 1 to 65535"),
         (["m", "--rate", "-3"], "--rate"),
         (["m", "--rate", "nan"], "--rate: given 'nan'"),
         (["m", "--rate", "inf"], "--rate: given 'inf'"),
@@ -180,6 +182,9 @@ def test_table_has_a_row_per_level(load_server: EmbeddedServer) -> None:
         (["m", "--concurrency", "1", "--zero", "--data", "a.npz"], "one source"),
         (["m", "--concurrency", "1", "--max-error-rate", "2"], "from 0 to 1"),
         (["m", "--concurrency", "1", "--output", "no/such/folder/r.json"], "no such folder"),
+        (["m", "--concurrency", "1", "--output", ""], "--output: given ''"),
+        (["m", "--concurrency", "1", "--output", "."], "is a folder"),
+        (["m", "--concurrency", "1", "--data", ""], "--data: given ''"),
         (["m", "--concurrency", "1", "--unknown"], "--unknown"),
         (["m", "--concurrency", "1", "--url", "ftp://x"], "ftp"),
     ],
@@ -197,6 +202,9 @@ def test_failures_before_the_start_are_one_line_and_exit_1(load_server: Embedded
     broken.write_bytes(b"\x93NUMPY\x01")
     pickled = tmp_path / "pickled.npy"
     np.save(pickled, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    torn = tmp_path / "torn.npz"
+    np.savez(torn, x=np.ones((4, 3), np.float32))
+    torn.write_bytes(torn.read_bytes()[:-40])
     at = ("--url", load_server.grpc_url, "--concurrency", "1", "--quiet")
     for arguments, words in [
         (("plus_one", "--url", "127.0.0.1:1", "--concurrency", "1"), "no server answers"),
@@ -205,6 +213,7 @@ def test_failures_before_the_start_are_one_line_and_exit_1(load_server: Embedded
         (("plus_one", *at, "--input", f"x=@{tmp_path}/none.npy"), "none.npy"),
         (("plus_one", *at, "--input", f"x=@{broken}"), "broken.npy"),
         (("plus_one", *at, "--input", f"x=@{pickled}"), "pickled.npy"),
+        (("plus_one", *at, "--data", torn), "torn.npz"),
         (("plus_one", *at, "--image", tmp_path), "no picture"),
     ]:
         done = tritonstack_load(*arguments)
