@@ -25,6 +25,9 @@ Classify = Callable[[Exception], "Failure | None"]
 BACKLOG_GRACE_S = 2.0
 """How long requests that were due inside the window may still be sent after it, where the bound held them back."""
 
+COUNTED_ONE_BY_ONE = 200_000
+"""How many requests that are never sent are still counted exactly."""
+
 GARBAGE_LIMIT = 200_000
 """Container objects the garbage collector has not looked at yet, at which one collection is run after all."""
 
@@ -222,6 +225,17 @@ class Engine:
             if due_s >= tally.close_at_s or (counts and wanted is not None and scheduled >= wanted):
                 break
             scheduled += counts
+            if self._stopped or time.monotonic() > tally.close_at_s + BACKLOG_GRACE_S:
+                # Nothing more is sent, so what is left is only counted: one by one, or, where that would take long,
+                # as the rate says.
+                tally.unsent += counts
+                rest = arrival.rate * (tally.close_at_s - max(due_s, tally.open_at_s))
+                if wanted is not None:
+                    rest = min(rest, wanted - scheduled)
+                if COUNTED_ONE_BY_ONE < rest < float("inf"):
+                    tally.unsent += round(rest)
+                    break
+                continue
             if due_s > time.monotonic():
                 await timer.sleep_until(due_s)
             else:

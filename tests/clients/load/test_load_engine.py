@@ -202,6 +202,13 @@ def test_an_overloaded_open_loop_says_what_it_could_not_send(monkeypatch: pytest
     assert server.peak == 2
 
 
+def test_a_rate_beyond_reach_ends_in_time_and_counts_what_was_due() -> None:
+    result = run(Server().send, OpenLoop(1e8, "poisson"), duration_s=0.2, drain_s=0.1)
+    assert result.abandoned == 0, "the dispatcher was taken for a request that never came back"
+    tally = result.tally
+    assert tally.measured + tally.unsent == pytest.approx(2e7, rel=0.01)
+
+
 def test_hanging_calls_at_the_end_of_a_closed_loop_are_not_forgotten() -> None:
     async def send(index: int) -> object:
         await asyncio.sleep(0.4)
