@@ -300,6 +300,22 @@ def test_response_cache_is_used(tmp_path: Path, serve: Start) -> None:
     assert "no response cache" not in server.stderr
 
 
+def test_a_log_that_cannot_be_shown_does_not_stall_the_server(tmp_path: Path) -> None:
+    # The reader of a closed terminal's pipe is gone: were the server's log left unread, it would block on it.
+    def closed(line: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    affine().add_to(tmp_path)
+    with EmbeddedServer(tmp_path, on_log=closed, verbose=2) as server:
+        body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
+        address = server.http_url.removeprefix("http://")
+        for _ in range(60):
+            connection = http.client.HTTPConnection(address, timeout=10)
+            connection.request("POST", "/v2/models/affine/infer", json.dumps(body))
+            assert connection.getresponse().status == 200
+            connection.close()
+
+
 def test_a_missing_response_cache_is_told(tmp_path: Path, serve: Start) -> None:
     affine("cached", extra="response_cache { enable: true }").add_to(tmp_path)
     affine("plain").add_to(tmp_path)

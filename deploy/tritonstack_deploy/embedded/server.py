@@ -47,7 +47,8 @@ class EmbeddedServer:
 
     `models` maps model names to their folders; left out, every folder of `repository` that holds a `config.pbtxt` is
     served. `allow` opens control APIs by name (see CONTROL_APIS; "model-repository" also lets clients load and
-    unload models). `on_log` gets each line of the server's log, from a reader thread.
+    unload models). `on_log` gets each line of the server's log, from a reader thread; once it raised OSError or
+    ValueError (kept in `log_failure`) it is not called again.
 
     Use as a context manager, or call `start` and `stop`. `start` must run in a thread that outlives the server.
     """
@@ -87,6 +88,7 @@ class EmbeddedServer:
         self._tail: deque[LogLine] = deque(maxlen=200)
         self._ports: Ports | None = None
         self.providers: dict[str, ProvidersInUse] = {}
+        self.log_failure: Exception | None = None
 
     # --- addresses -------------------------------------------------------------------------------------------
 
@@ -231,8 +233,12 @@ class EmbeddedServer:
             self._tail.append(line)
             if found := parse_providers(line):
                 self.providers[found.model] = found
-            if self._on_log:
-                self._on_log(line)
+            if self._on_log and self.log_failure is None:
+                try:
+                    self._on_log(line)
+                except (OSError, ValueError) as error:
+                    # A closed terminal, a full disk. Reading goes on: Triton would block on a full pipe.
+                    self.log_failure = error
 
     def _wait_until_up(self, cancelled: Callable[[], bool]) -> None:
         """Wait for the HTTP and gRPC endpoints, which Triton opens once every model has been tried."""
