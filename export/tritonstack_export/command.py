@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tritonstack.arguments import Parser, some_path
-from tritonstack.errors import UsageError
+from tritonstack.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from tritonstack_export.model_export import ExportResult
@@ -69,6 +69,10 @@ def main(argv: list[str]) -> int:
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         result = _export(arguments)
+    except SystemExit as end:
+        if isinstance(end, _Terminated):
+            raise
+        raise _exited(end) from end
     finally:
         signal.signal(signal.SIGTERM, previous)
     if arguments.json:
@@ -80,9 +84,23 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+class _Terminated(SystemExit):
+    """Our own end by SIGTERM: an exception, so that the staging folder is removed on the way out."""
+
+
 def _terminate(signum: int, frame: object) -> NoReturn:
-    # As an exception, so that the staging folder is removed on the way out.
-    raise SystemExit(128 + signum)
+    raise _Terminated(128 + signum)
+
+
+def _exited(end: SystemExit) -> InputError:
+    """The error for a model's code that ends the program, such as a script that reads its command line on import."""
+    from tritonstack_export import source_location
+
+    at = source_location.from_traceback(end.__traceback__)
+    return InputError(
+        f"the model's code ended the program with sys.exit({end.code!r}){f' at {at}' if at else ''}",
+        next_step="""put what belongs to running it as a script under `if __name__ == "__main__":`""",
+    )
 
 
 def _require_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:

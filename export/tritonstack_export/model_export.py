@@ -75,6 +75,8 @@ def export_model(
     """
     record = Record(progress or Progress(quiet=True))
     publication.require_free(repository, spec.name, options.version)
+    if options.keep_work is not None:
+        publication.require_folder("--keep-work", options.keep_work)
     publication.require_servable(repository, spec.name, options.version, spec.serving.version_policy)
     with record.step("load"):
         model = load(spec, folder, trust=options.trust)
@@ -97,7 +99,16 @@ def export_model(
             ) from error
         finally:
             if options.keep_work is not None:
-                shutil.copytree(work, options.keep_work, dirs_exist_ok=True)
+                _keep(work, options.keep_work, record)
+
+
+def _keep(work: Path, target: Path, record: Record) -> None:
+    try:
+        shutil.copytree(work, target, dirs_exist_ok=True)
+    except OSError as error:
+        # Told and not raised: it must not hide why the export failed, nor turn a published version into a failure.
+        reason = error.strerror or "not every file could be copied"
+        record.note(f"the intermediate files could not be kept in {target}: {reason}")
 
 
 def _build(

@@ -50,11 +50,7 @@ def versions(repository: Path, name: str) -> list[int]:
 
 def require_free(repository: Path, name: str, version: int | None) -> None:
     """Before any work: the repository can be written and `version` is free. Raises UsageError or SetupError."""
-    if repository.exists() and not repository.is_dir():
-        raise UsageError(f"--repository: {repository} is not a folder")
-    nearest = next((p for p in (repository, *repository.absolute().parents) if p.exists()), repository)
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise SetupError(f"cannot write to {nearest}", next_step="choose another --repository, or change its owner")
+    require_folder("--repository", repository)
     model = repository / name
     if model.exists() and not model.is_dir():
         raise RepositoryError(f"{model} exists and is not a folder", next_step="move it away, or choose another --name")
@@ -64,6 +60,15 @@ def require_free(repository: Path, name: str, version: int | None) -> None:
             expected=f"a free number, such as {EntryPaths(repository, name).next_version()}",
             next_step="leave --version away to get the next one",
         )
+
+
+def require_folder(flag: str, path: Path) -> None:
+    """Before any work: `path` is a folder that can be written, or can be made. Raises UsageError or SetupError."""
+    nearest = next((p for p in (path, *path.absolute().parents) if p.exists()), path)
+    if not nearest.is_dir():
+        raise UsageError(f"{flag}: {nearest} is not a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise SetupError(f"cannot write to {nearest}", next_step=f"choose another {flag}, or change its owner")
 
 
 def require_servable(repository: Path, name: str, version: int | None, policy: object) -> None:

@@ -29,6 +29,8 @@ def load_spec(path: Path) -> SpecText:
             "model": {"factory": f"{source.name}:{callable_name}"},
         }
         return SpecText(source, values, {})
+    if path.suffix == ".py" and path.is_file():
+        raise UsageError(f"{path} is a Python file", expected=f"also the factory in it: {path}:CALLABLE")
     if path.suffix == ".onnx":
         if not path.is_file():
             raise UsageError(f"no such file: {path}")
@@ -65,7 +67,9 @@ def _place(loc: tuple[Any, ...]) -> KeyPath:
     """The key path without the names of union branches that pydantic puts into `loc`."""
     path: list[str | int] = []
     for part in loc:
-        if isinstance(part, str) and (part[:1].isupper() or "[" in part or part in ("int", "float", "str")):
+        if isinstance(part, str) and (
+            part[:1].isupper() or "[" in part or part in ("int", "float", "str") or part.startswith("constrained-")
+        ):
             continue
         path.append(part)
     return tuple(path)
@@ -85,6 +89,8 @@ def _mistake(text: SpecText, item: Any, overridden: Mapping[KeyPath, str]) -> st
         return f"{at}: the key {name!r} is missing"
     message = str(item["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
+    if kind == "string_pattern_mismatch" and place == ("name",):
+        message = "expected letters, digits, '_', '.' and '-', not starting with '.' or '-'"
     value = item.get("input")
     shown = "" if isinstance(value, dict | list | BaseModel) else f" {value!r}"
     return f"{at}: {name}{shown}: {message}"

@@ -141,3 +141,7 @@ def test_outputs_whose_first_dimension_is_something_else(export: Export, model: 
 
 def test_torchscript(export: Export) -> None:
     refused(export("script"), "TorchScript", "plain torch.nn.Module")
+
+
+def test_code_that_ends_the_program(export: Export, marked_line: Callable[[str], str]) -> None:
+    refused(export("leaves"), "sys.exit(2)", marked_line("leaves"), "__main__")

@@ -257,6 +257,17 @@ def test_repository_that_is_a_file(export: Export, tmp_path: Path) -> None:
     assert outcome.code == 2 and "is not a folder" in outcome.err
 
 
+@pytest.mark.parametrize("flag", ["--keep-work", "--repository"])
+def test_folders_that_cannot_be_are_refused_before_the_work(export: Export, tmp_path: Path, flag: str) -> None:
+    (tmp_path / "file").write_text("")
+    for given in (tmp_path / "file", tmp_path / "file" / "below"):
+        outcome = export("linear", flag, str(given))
+        assert outcome.code == 2, outcome.err
+        assert f"{flag}: {tmp_path / 'file'} is not a folder" in outcome.err and outcome.err.count("\n") == 1
+    outcome = export("linear", flag, "")
+    assert (outcome.code, f"{flag}: given ''" in outcome.err) == (2, True)
+
+
 def test_keep_work(export: Export, tmp_path: Path) -> None:
     assert export("linear", "--name", "net", "--keep-work", str(tmp_path / "work")).code == 0
     assert (tmp_path / "work" / "exported.onnx").is_file()

@@ -56,7 +56,7 @@ def refused(outcome: Any, *needles: str, code: int = 2) -> None:
         (BASE + "labels: {output: logits}\n", ["exactly one of `file`, `package` and `values`"]),
         (BASE + "classification: {output: nothing}\n", ["classification.output", "'nothing'", "one of output"]),
         (BASE + "outputs: [{name: a}, {name: b}]\n", ["2 names for 1 outputs"]),
-        ("name: ../evil\nmodel: {factory: 'MODELS:linear'}\n", [":1:1", "../evil"]),
+        ("name: ../evil\nmodel: {factory: 'MODELS:linear'}\n", [":1:1", "../evil", "letters, digits"]),
         ("name: net\nmodel: {}\n", [":2:1", "exactly one of `factory` and `onnx`"]),
         ("name: net\nmodel: {factory: models.py}\n", ["file.py:callable"]),
         ("name: net\nmodel: {factory: 'nowhere.py:build'}\n", ["no such file 'nowhere.py'"]),
@@ -183,3 +183,14 @@ def test_picture_settings_have_to_fit_the_input(export: Export, write_spec: Writ
         outcome = export(write_spec(base % (width, more)), "--name", "other")
         assert outcome.code == 2 and needle in outcome.err
         assert not (outcome.repository / "other").exists()
+
+
+def test_a_union_reports_a_value_once(export: Export, write_spec: Callable[..., Path]) -> None:
+    outcome = export(write_spec(BASE + "inputs: [{name: x, dtype: float32, shape: [batch, -1]}]\n"))
+    assert outcome.err.count("inputs.0.shape.1") == 1, outcome.err
+
+
+def test_a_python_file_without_its_factory(export: Export, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("")
+    outcome = export(tmp_path / "net.py")
+    assert (outcome.code, f"{tmp_path}/net.py:CALLABLE" in outcome.err) == (2, True)
