@@ -53,14 +53,18 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"\ndemo: {shlex.join(map(str, error.cmd))} failed with exit code {error.returncode}", file=sys.stderr)
         return 1
-    print(f"""
-Done in {time.monotonic() - start:.0f} s. Where everything lies:
-  {REPOSITORY}/{MODELS[0]}/config.pbtxt      how Triton serves it
-  {REPOSITORY}/{MODELS[0]}/1/model.onnx      the model, and beside it
-  {REPOSITORY}/{MODELS[0]}/1/manifest.json   what it was exported from, with the measured parity
-  examples/{MODELS[0]}/spec.yaml             the spec to start your own from
-  {REPORT}                                      the load report
-Next: .venv/bin/tritonstack serve {REPOSITORY}""")
+    places = {
+        f"{REPOSITORY}/{MODELS[0]}/config.pbtxt": "how Triton serves it",
+        f"{REPOSITORY}/{MODELS[0]}/1/model.onnx": "the model, and beside it",
+        f"{REPOSITORY}/{MODELS[0]}/1/manifest.json": "what it was exported from, with the measured parity",
+        f"examples/{MODELS[0]}/spec.yaml": "the spec to start your own from",
+        REPORT: "the load report",
+    }
+    width = max(map(len, places))
+    print(f"\nDone in {time.monotonic() - start:.0f} s. Where everything lies:")
+    for place, what in places.items():
+        print(f"  {place:<{width}}  {what}")
+    print(f"Next: .venv/bin/tritonstack serve {REPOSITORY}")
     return 0
 
 

@@ -107,7 +107,7 @@ def test_open_dimensions_are_asked_for_by_the_flag_that_gives_them() -> None:
 
 
 def test_a_request_that_nothing_can_carry_is_refused_before_it_is_made() -> None:
-    with pytest.raises(UsageError, match="too large to send.*2 GiB"):
+    with pytest.raises(UsageError, match=r"too large to send.*2 GiB"):
         pool(RandomInputs(), TensorSpec("a", "FP32", (-1, -1, -1)), shapes={"a": (10**8, 10**5)})
 
 
