@@ -178,6 +178,13 @@ def test_an_unknown_model(infer: Any) -> None:
     assert err.count("\n") == 1
 
 
+def test_names_are_listed_once(infer: Any) -> None:
+    for arguments in (["zzz", "--input", "x=1"], ["addone", "--input", "x=[[1,2,3]]", "--output", "zzz"]):
+        _, _, err = infer(*arguments)
+        assert "zzz" in err
+        assert err.count("'y'" if "addone" in arguments else "failing") == 1, err
+
+
 def test_no_server(infer: Any) -> None:
     code, _, err = infer("m", "--input", "x=1", address="127.0.0.1:1")
     assert code == 1

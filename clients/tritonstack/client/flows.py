@@ -25,7 +25,7 @@ from tritonstack.errors import (
     TritonstackError,
     UsageError,
 )
-from tritonstack.tensor.conform import nearest
+from tritonstack.tensor.conform import closest
 
 if TYPE_CHECKING:
     from tritonstack.shared_memory import SharedMemoryRegion
@@ -172,7 +172,7 @@ class Flows:
                 f"the server has no model {model!r}",
                 code=error.code,
                 expected=f"one of {', '.join(names)}" if names else "a model (the repository is empty)",
-                next_step=nearest(model, names),
+                next_step=closest(model, names),
             )
         if not any(entry.name == model and entry.state == "READY" for entry in index):
             return ServerUnavailable(f"model {model!r} is not ready: {_state(model, index)}")

@@ -43,7 +43,8 @@ class InferResult:
     `result["name"]` is an output as a numpy array that owns its memory (aligned and writable). BYTES outputs are object
     arrays of bytes. BF16 outputs have dtype ``ml_dtypes.bfloat16`` where that package is installed, else float32 (which
     holds every BF16 value exactly). Nothing is decoded before it is asked for; a malformed reply raises ServerError
-    then.
+    then. An output that went to a shared-memory slot is read from there when it is first asked for: look at it before
+    the slot is used again.
     """
 
     def __init__(self, decode: Callable[[], DecodedReply], slots: Mapping[str, OutputSlot] | None = None) -> None:

@@ -35,8 +35,13 @@ class WireTensor:
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """``did you mean 'x'?`` or the list of known names."""
+    return closest(name, known) or f"the names are {', '.join(map(repr, known)) or '(none)'}"
+
+
+def closest(name: str, known: Sequence[str]) -> str | None:
+    """``did you mean 'x'?``, for messages that list the known names themselves; None where nothing is close."""
     close = get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"the names are {', '.join(map(repr, known)) or '(none)'}"
+    return f"did you mean {close[0]!r}?" if close else None
 
 
 def check_names(given: Mapping[str, object], specs: Sequence[TensorSpec], *, model: str) -> None:
@@ -47,7 +52,7 @@ def check_names(given: Mapping[str, object], specs: Sequence[TensorSpec], *, mod
             raise TensorError(
                 f"model {model!r} has no input {name!r}",
                 expected=f"inputs {', '.join(map(repr, known))}",
-                next_step=nearest(name, known),
+                next_step=closest(name, known),
             )
     missing = [spec.name for spec in specs if spec.name not in given and not spec.optional]
     if missing:
