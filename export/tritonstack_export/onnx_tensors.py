@@ -110,11 +110,13 @@ def external_span(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
         )
     try:
         offset = int(entries.get("offset") or 0)
-        bits = _bits(tensor.data_type)
+        bits = bits_of(tensor.data_type)
         length = int(entries.get("length") or math.ceil(math.prod(tensor.dims) * bits / 8))
     except ValueError:
         raise InputError(f"the weights of {tensor.name!r} have a broken offset or length", given=str(entries)) from None
-    if offset < 0 or length < 0 or offset + length > path.stat().st_size:
+    if offset < 0 or length < 0:
+        raise InputError(f"the weights of {tensor.name!r} have a broken offset or length", given=str(entries))
+    if offset + length > path.stat().st_size:
         raise InputError(
             f"the weights file {location!r} is too short for {tensor.name!r}",
             given=f"{path.stat().st_size} bytes",
@@ -124,7 +126,8 @@ def external_span(tensor: TensorProto, folder: Path) -> tuple[Path, int, int]:
     return path, offset, length
 
 
-def _bits(data_type: int) -> int:
+def bits_of(data_type: int) -> int:
+    """Bits of one element of an ONNX data type. Raises ValueError or KeyError for one without a fixed width."""
     import onnx
 
     name = onnx.TensorProto.DataType.Name(data_type)

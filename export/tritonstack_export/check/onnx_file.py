@@ -43,6 +43,16 @@ def _check_external(path: Path, signature: GraphSignature, findings: FindingList
     complete = True
     needed: dict[str, int] = {}
     for tensor in signature.external:
+        if tensor.problem is not None:
+            complete = False
+            findings.error(
+                "external-data",
+                f"the weights of {printable(tensor.tensor)!r} in {short_name(path)} have {tensor.problem}: onnxruntime "
+                "refuses them",
+                fix="export the model again",
+                path=path,
+            )
+            continue
         end = tensor.offset + (tensor.length or 0)
         needed[tensor.location] = max(needed.get(tensor.location, 0), end)
     for location, size in sorted(needed.items()):

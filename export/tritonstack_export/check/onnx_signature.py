@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tritonstack.errors import missing_package
+from tritonstack_export.onnx_tensors import bits_of, tensors
 
 # ONNX element type (TensorProto.DataType) -> Triton's word. Types that are missing cannot be served.
 TRITON_TYPE_OF_ONNX = {
@@ -55,12 +56,13 @@ class GraphTensor:
 
 @dataclass(frozen=True, slots=True)
 class ExternalTensor:
-    """A weight kept in another file: where, and how many bytes of it (None: unknown)."""
+    """A weight kept in another file: where, how many bytes of it (None: unknown), and what is wrong with them."""
 
     tensor: str
     location: str
     offset: int
     length: int | None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def read_signature(path: Path) -> GraphSignature:
     return GraphSignature(
         inputs=tuple(_tensor(value, optional=value.name in defaults) for value in graph.input),
         outputs=tuple(_tensor(value, rows_from=_rows_from(graph, value.name)) for value in graph.output),
-        external=tuple(_external(tensor) for tensor in all_tensors(model) if _is_external(tensor)),
+        external=tuple(_external(tensor) for tensor in tensors(model) if _is_external(tensor)),
         opset=opsets.get("ai.onnx"),
         ir_version=model.ir_version,
     )
@@ -112,34 +114,6 @@ def _text(value: str | bytes) -> str:
     return value
 
 
-def all_tensors(model: Any) -> Iterator[Any]:
-    """Every TensorProto of a ModelProto: initializers and attributes, subgraphs and functions included."""
-    yield from _graph_tensors(model.graph)
-    for function in model.functions:
-        for node in function.node:
-            yield from _node_tensors(node)
-
-
-def _graph_tensors(graph: Any) -> Iterator[Any]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield sparse.values
-        yield sparse.indices
-    for node in graph.node:
-        yield from _node_tensors(node)
-
-
-def _node_tensors(node: Any) -> Iterator[Any]:
-    for attribute in node.attribute:
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        if attribute.HasField("g"):
-            yield from _graph_tensors(attribute.g)
-        for graph in attribute.graphs:
-            yield from _graph_tensors(graph)
-
-
 def _is_external(tensor: Any) -> bool:
     import onnx
 
@@ -149,28 +123,29 @@ def _is_external(tensor: Any) -> bool:
 def _external(tensor: Any) -> ExternalTensor:
     entries = {_text(entry.key): _text(entry.value) for entry in tensor.external_data}
 
-    def number(key: str) -> int | None:
-        text = entries.get(key, "")
-        return int(text) if text.isascii() and text.isdigit() else None
-
+    size = _byte_count(tensor)
+    problem = None
+    for key in ("offset", "length"):
+        text = entries.get(key, "0")
+        if not (text.isascii() and text.isdigit()):
+            problem = f"{key} {text!r}"
+    offset, length = (0, size) if problem else (int(entries.get("offset", "0")), int(entries.get("length", size or 0)))
+    if not problem and size is not None and length != size:
+        problem = f"length {length} for {size} bytes of values"
     return ExternalTensor(
         tensor=_text(tensor.name),
         location=entries.get("location", ""),
-        offset=number("offset") or 0,
-        length=number("length") if "length" in entries else _byte_count(tensor),
+        offset=offset,
+        length=length,
+        problem=problem,
     )
 
 
 def _byte_count(tensor: Any) -> int | None:
-    import math
-
-    from onnx import helper
-
     try:
-        width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        return -(-bits_of(tensor.data_type) * math.prod(int(dim) for dim in tensor.dims) // 8)
     except (KeyError, TypeError, ValueError):
         return None
-    return int(width) * math.prod(int(dim) for dim in tensor.dims)
 
 
 def _tensor(value: Any, *, optional: bool = False, rows_from: str | None = None) -> GraphTensor:

@@ -376,6 +376,23 @@ def test_weights_that_were_cut_short(external: Path) -> None:
     assert error.message == "net.onnx.data has 1000 bytes, 1/model.onnx needs 16384 of it"
 
 
+@pytest.mark.parametrize(("key", "value"), [("length", "-1"), ("offset", "-4"), ("length", "x"), ("length", "8")])
+def test_weights_with_broken_numbers(external: Path, key: str, value: str) -> None:
+    import onnx
+    import onnxruntime as ort
+
+    path = external / "net" / "1" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        if entry.key == key:
+            entry.value = value
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        ort.InferenceSession(str(path))
+    error = the_error(check_repository(external))
+    assert f"{key} {value}" in error.message.replace("'", "") and error.code == "external-data"
+
+
 @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "a/../../secret", "C:\\weights", "..\\secret"])
 def test_weights_outside_the_folder(external: Path, location: str) -> None:
     external_model(external / "net" / "1", location)
