@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tritonstack
+from tritonstack import command
 from tritonstack.command import COMMANDS
 
 PACKAGES = ("tritonstack", "tritonstack_export", "tritonstack_deploy")
@@ -174,3 +175,17 @@ def test_a_reader_that_went_away_is_no_traceback(tmp_path: Path) -> None:
         f'cd {tmp_path} && mkdir empty && "$@" check empty --allow-empty --json | true; echo $PIPESTATUS'
     )
     assert (result.stdout, result.stderr) in (("1\n", ""), ("0\n", ""))
+
+
+def test_ctrl_c_while_a_compiled_module_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "interrupted_import.py").write_text(
+        "import os, signal, time\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(5)\n"
+        "except KeyboardInterrupt:\n    raise ImportError('umath failed to import') from None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(COMMANDS, "check", ("interrupted_import", ""))
+    assert command.main(["check", "."]) == 130
+    assert capsys.readouterr().err == "tritonstack check: interrupted\n"

@@ -72,9 +72,29 @@ def _dispatch(argv: list[str]) -> int:
 
 def _forward(name: str, argv: list[str]) -> int:
     import importlib
+    import signal
 
-    module = importlib.import_module(COMMANDS[name][0])
-    code: int = module.main(argv)
+    interrupted = False
+
+    def on_interrupt(number: int, frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        module = importlib.import_module(COMMANDS[name][0])
+        code: int = module.main(argv)
+    except Exception as error:
+        # Compiled modules (numpy's) report a Ctrl-C while they are imported as an ImportError of their own.
+        if interrupted:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     return code
 
 

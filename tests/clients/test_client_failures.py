@@ -16,6 +16,7 @@ from tritonstack import AsyncClient, Client, DeadlineExceeded, ServerError, Serv
 from tritonstack.client.call import Call, ConnectFailed
 from tritonstack.client.request import PreparedRequest
 from tritonstack.errors import UsageError
+from tritonstack_deploy.embedded import EmbeddedServer
 from tritonstack_deploy.embedded.ports import Ports
 
 METADATA = reply(b'{"name": "triton", "version": "2.0", "extensions": []}')
@@ -159,6 +160,21 @@ def test_a_port_that_speaks_something_else(run: Run, garbage: bytes) -> None:
     with Peer([garbage + Peer.CLOSE]) as peer, pytest.raises(ServerError) as caught:
         run(lambda c: c.server_metadata(), peer.url)
     assert caught.value.code == "MALFORMED_REPLY"
+
+
+def test_the_port_of_another_protocol(run: Run, server: EmbeddedServer) -> None:
+    ports = server.ports
+    for url, hint in [
+        (f"grpc://127.0.0.1:{ports.http}", "Triton's gRPC port"),
+        (f"grpc://127.0.0.1:{ports.metrics}", "Triton's gRPC port"),
+        (f"http://127.0.0.1:{ports.grpc}", "Triton's HTTP port"),
+        (f"http://127.0.0.1:{ports.metrics}", "Triton's HTTP port"),
+        (f"http://127.0.0.1:{ports.http}/v2", "without the path of a call"),
+    ]:
+        for ask in (lambda c: c.server_metadata(), lambda c: c.metadata("addone")):
+            with pytest.raises((ServerUnavailable, ServerError)) as caught:
+                run(ask, url)
+            assert hint in str(caught.value), url
 
 
 def test_a_server_that_refuses_a_large_body_early(run: Run) -> None:

@@ -45,6 +45,13 @@ class Endpoint:
         """``host:port`` with IPv6 addresses in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def other_port_hint(self) -> str:
+        """What to try where something listens that does not speak the protocol."""
+        if self.protocol == "grpc":
+            return "is this really Triton's gRPC port (8001 by default)? For its HTTP port say http://HOST:PORT"
+        return "is this really Triton's HTTP port (8000 by default)? For its gRPC port say grpc://HOST:PORT"
+
     def __str__(self) -> str:
         return f"{self.protocol}{'s' if self.secure else ''}://{self.authority}{self.prefix}"
 

@@ -81,6 +81,10 @@ def call_metadata(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def error_of_status(name: str, details: str, call: Call, endpoint: Endpoint) -> TritonstackError:
     """The error for a failed call; `name` is the status code's name."""
     if name == "UNAVAILABLE":
+        if call.safe and "Socket closed" in details:
+            return ConnectFailed(
+                f"what listens at {endpoint} hung up on a gRPC call", given=details, next_step=endpoint.other_port_hint
+            )
         if any(text in details for text in _NEVER_SENT):
             return ConnectFailed(
                 f"no server answers at {endpoint}",

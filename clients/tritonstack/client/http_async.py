@@ -10,9 +10,9 @@ from typing import cast
 from tritonstack.client.call import Call, Reply
 from tritonstack.client.endpoint import Endpoint, TlsOptions
 from tritonstack.client.http_sync import connect_failed
-from tritonstack.client.http_wire import ReplyParser, error_of_status, header_lines, request_head
+from tritonstack.client.http_wire import ReplyParser, connection_broke, error_of_status, header_lines, request_head
 from tritonstack.client.tls import ssl_context
-from tritonstack.errors import DeadlineExceeded, ServerError, ServerUnavailable
+from tritonstack.errors import DeadlineExceeded, ServerError
 
 _MAX_IDLE_S = 50.0
 
@@ -108,10 +108,7 @@ class AsyncHttpTransport:
             if connection is None:
                 raise connect_failed(self._endpoint, error) from None  # type: ignore[arg-type]
             _drop(connection)
-            raise ServerUnavailable(
-                f"the connection to {self._endpoint} broke during {call.what}, which may or may not have run",
-                given=str(error) or "closed by the server",
-            ) from None
+            raise connection_broke(self._endpoint, call, error) from None
         except BaseException:
             _drop(connection)
             raise

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from tritonstack.client.call import Buffer, Call, ConnectFailed, Reply
 from tritonstack.client.endpoint import Endpoint, TlsOptions
-from tritonstack.client.http_wire import ReplyParser, error_of_status, header_lines, request_head
+from tritonstack.client.http_wire import ReplyParser, connection_broke, error_of_status, header_lines, request_head
 from tritonstack.client.tls import ssl_context
-from tritonstack.errors import DeadlineExceeded, ServerUnavailable
+from tritonstack.errors import DeadlineExceeded
 
 # Load balancers commonly drop connections that were idle for 60 s without telling; ours are dropped before.
 _MAX_IDLE_S = 50.0
@@ -45,10 +45,7 @@ class HttpTransport:
             ) from None
         except (OSError, EOFError) as error:
             sock.close()
-            raise ServerUnavailable(
-                f"the connection to {self._endpoint} broke during {call.what}, which may or may not have run",
-                given=str(error) or "closed by the server",
-            ) from None
+            raise connection_broke(self._endpoint, call, error) from None
         except BaseException:
             sock.close()
             raise

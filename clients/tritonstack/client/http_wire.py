@@ -44,15 +44,32 @@ def request_head(call: Call, endpoint: Endpoint, extra_lines: str) -> bytes:
 
 def error_of_status(status: int, body: bytes | bytearray, call: Call, endpoint: Endpoint) -> TritonstackError:
     """The error for a reply with a status of 400 or above."""
+    explained = True
     try:
         details = str(json.loads(bytes(body))["error"])
     except (ValueError, KeyError, TypeError):
+        explained = False
         details = bytes(body[:200]).decode("utf-8", "replace").strip() or "no explanation"
     if status == 504 or (status == 503 and "timeout expired" in details.lower()):
         return DeadlineExceeded(f"{call.what} at {endpoint} was not finished in time by the server", given=details)
     if status in (502, 503) and "restricted" not in details:
         return ServerUnavailable(f"{call.what} at {endpoint} is unavailable: {details}")
-    return ServerError(f"{call.what} failed: {details}", code=f"HTTP {status}")
+    # Triton explains its errors, except for paths it does not know.
+    unknown_path = not explained or (status == 404 and details == "Not Found")
+    hint = None if not unknown_path else f"is {endpoint} the address of Triton itself, without the path of a call?"
+    return ServerError(f"{call.what} failed: {details}", code=f"HTTP {status}", next_step=hint)
+
+
+def connection_broke(endpoint: Endpoint, call: Call, error: Exception) -> ServerUnavailable:
+    """The error for a connection that ended in the middle of a call."""
+    given = str(error) or "closed by the server"
+    if call.safe:
+        return ServerUnavailable(
+            f"the connection to {endpoint} broke during {call.what}", given=given, next_step=endpoint.other_port_hint
+        )
+    return ServerUnavailable(
+        f"the connection to {endpoint} broke during {call.what}, which may or may not have run", given=given
+    )
 
 
 class _State(Enum):

@@ -45,7 +45,11 @@ def parse_json(message: Message, body: Buffer, what: str, *, wrap: str | None = 
         value = json.loads(bytes(body))
         json_format.ParseDict({wrap: value} if wrap else value, message, ignore_unknown_fields=True)
     except (ValueError, json_format.ParseError) as error:
-        raise ServerError(f"the reply to {what} is malformed: {error}", code="MALFORMED_REPLY") from None
+        raise ServerError(
+            f"the reply to {what} is malformed: {error}",
+            code="MALFORMED_REPLY",
+            next_step="is this really Triton's HTTP port (8000 by default)?",
+        ) from None
     return message
 
 
