@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,8 @@ class BuiltModel:
 
     module: nn.Module
     examples: tuple[tuple[str | None, Tensor], ...]
-    source: Path | None
-    """The file that holds the factory, where there is one."""
+    sources: tuple[Path, ...]
+    """The Python files that make the module: the factory's, its neighbours that were imported, those of the classes."""
 
 
 def build_model(reference: str, arguments: Mapping[str, Any], *, folder: Path, seed: int) -> BuiltModel:
@@ -39,7 +39,7 @@ def build_model(reference: str, arguments: Mapping[str, Any], *, folder: Path, s
     import torch
 
     where, _, attribute = reference.rpartition(":")
-    with _search_path(folder, where):
+    with _search_path(folder, where) as neighbours:
         factory, source = _import(where, attribute, folder, "model.factory")
         if not callable(factory):
             raise UsageError(f"model.factory: {attribute!r} in {where!r} cannot be called")
@@ -54,8 +54,20 @@ def build_model(reference: str, arguments: Mapping[str, Any], *, folder: Path, s
                     f"{type(error).__name__}: {source_location.first_line(error)}",
                     next_step="call it by hand with the arguments of the spec",
                 ) from error
-    module, examples = _unpack(built, attribute)
-    return BuiltModel(module, examples, source)
+        module, examples = _unpack(built, attribute)
+        files = {source, *neighbours().values(), *_class_files(module)}
+    return BuiltModel(module, examples, tuple(sorted(file for file in files if file is not None and file.is_file())))
+
+
+def _class_files(module: nn.Module) -> set[Path]:
+    """The files of the classes of a module and all its parts; those of torch itself are known by its version."""
+    found = set()
+    for cls in {base for part in module.modules() for base in type(part).__mro__}:
+        home = sys.modules.get(cls.__module__)
+        file = getattr(home, "__file__", None)
+        if file and cls.__module__.partition(".")[0] != "torch":
+            found.add(Path(file))
+    return found
 
 
 def import_attribute(reference: str, *, folder: Path, key: str) -> Any:
@@ -109,26 +121,33 @@ def _import(where: str, attribute: str, folder: Path, key: str) -> tuple[Any, Pa
 
 
 @contextmanager
-def _search_path(folder: Path, where: str) -> Iterator[None]:
+def _search_path(folder: Path, where: str) -> Iterator[Callable[[], dict[str, Path]]]:
     """Let the factory import its neighbours, and leave neither the path nor the neighbours behind.
 
-    A neighbour left in `sys.modules` would be handed to the next model that has a file of the same name.
+    Yields a function that tells the neighbours imported so far: module name -> file. A neighbour left in
+    `sys.modules` would be handed to the next model that has a file of the same name.
     """
     folders = [str(folder.resolve())]
     if where.endswith(".py"):
         folders.insert(0, str((folder / where).resolve().parent))
     path, modules = list(sys.path), set(sys.modules)
+
+    def neighbours() -> dict[str, Path]:
+        found = {}
+        for name in set(sys.modules) - modules:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if any(file.startswith(f + "/") and "site-packages" not in file for f in folders):
+                found[name] = Path(file)
+        return found
+
     sys.path[:0] = folders
     importlib.invalidate_caches()
     try:
-        yield
+        yield neighbours
     finally:
         sys.path[:] = path
-        for name in set(sys.modules) - modules:
-            file = getattr(sys.modules[name], "__file__", None) or ""
-            if not name.startswith("tritonstack_model_") and any(
-                file.startswith(f + "/") and "site-packages" not in file for f in folders
-            ):
+        for name in neighbours():
+            if not name.startswith("tritonstack_model_"):
                 del sys.modules[name]
 
 

@@ -42,6 +42,6 @@ def load(spec: ModelSpec, folder: Path, *, trust: bool) -> LoadedModel:
         if spec.model.checkpoint is not None:
             load_checkpoint(built.module, spec.model.checkpoint, folder=folder, trust=trust)
     state = built.module.state_dict()
-    source = file_sha256(built.source) if built.source is not None and built.source.is_file() else ""
+    source = json_sha256(sorted({file_sha256(file) for file in built.sources}))
     count = sum(parameter.numel() for parameter in built.module.parameters())
     return LoadedModel(built, None, weights_sha256(state), source, count)

@@ -81,7 +81,7 @@ def export_model(
     with record.step("load"):
         model = load(spec, folder, trust=options.trust)
         labels = read_labels(spec.labels, folder=folder) if spec.labels is not None else None
-    identity = _identity(spec, model, labels)
+    identity = _identity(spec, model, labels, options.names)
     if options.if_changed:
         current = _up_to_date(repository, spec.name, identity)
         if current is not None:
@@ -217,10 +217,11 @@ def _check_staged(stage: Staging, repository: Path, spec: ModelSpec, number: int
             record.note(f"version {number} is not served: the policy is latest {policy.latest}, and {newer[-1]} exists")
 
 
-def _identity(spec: ModelSpec, model: LoadedModel, labels: tuple[str, ...] | None) -> dict[str, Any]:
+def _identity(spec: ModelSpec, model: LoadedModel, labels: tuple[str, ...] | None, names: NameFlags) -> dict[str, Any]:
     """What decides whether an export would give the same version again."""
     return {
         "spec_sha256": json_sha256(spec.model_dump(mode="json")),
+        "flags_sha256": json_sha256([names.input_names, [axis.text for axis in names.dynamic]]),
         "weights_sha256": model.weights_sha256,
         "source_sha256": model.source_sha256,
         "labels_sha256": json_sha256(list(labels)) if labels is not None else None,

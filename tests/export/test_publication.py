@@ -192,6 +192,21 @@ def test_if_changed(export: Export, write_spec: Callable[..., Path], listing: Li
     assert export(spec, "--if-changed", "--max-batch", "17", "--json").json["version"] == 2
 
 
+def test_if_changed_sees_the_code_and_the_flags(export: Export, tmp_path: Path) -> None:
+    """The same weights under other code, wherever it lies, are another model; so are other names and axes."""
+    (tmp_path / "layers.py").write_text("import torch\ndef act(x): return torch.relu(x)\n")
+    (tmp_path / "net.py").write_text(
+        "import torch, layers\nclass Net(torch.nn.Module):\n    def forward(self, x): return layers.act(x)\n"
+        "def build(): return Net(), torch.zeros(2, 3)\n"
+    )
+    net = (Path(f"{tmp_path}/net.py:build"), "--if-changed", "--json")
+    assert [export(*net).json["version"], export(*net).json["version"]] == [1, 1]
+    (tmp_path / "layers.py").write_text("import torch\ndef act(x): return torch.tanh(x)\n")
+    assert [export(*net).json["version"], export(*net).json["version"]] == [2, 2]
+    renamed = export(*net, "--input-names", "pixels")
+    assert renamed.code == 1 and "does not fit the published model" in renamed.err
+
+
 @pytest.mark.parametrize("damage", ["model", "config", "manifest"])
 def test_if_changed_sees_damage(export: Export, damage: str) -> None:
     outcome = export("linear", "--name", "net")

@@ -49,6 +49,11 @@ class LogLine:
     raw: str
 
     @property
+    def is_table(self) -> bool:
+        """Whether the line belongs to one of the tables that Triton prints when it starts."""
+        return self.level == "output" and _TABLE_OR_SIGNAL.match(self.message) is not None
+
+    @property
     def matters(self) -> bool:
         """Whether to show the line by default."""
         if any(text in self.message for text in _QUIET):
