@@ -20,8 +20,9 @@ from serve_process import Serve, alive, shm_leftovers, wait_until
 from tiny_models import affine, identity, python_model, slow
 
 from tritonstack import Client
-from tritonstack.errors import RepositoryError
+from tritonstack.errors import RepositoryError, SetupError
 from tritonstack_deploy.embedded import EmbeddedServer
+from tritonstack_deploy.embedded.ports import Ports
 
 Start = Callable[..., Serve]
 
@@ -111,12 +112,14 @@ def test_server_ends_with_its_owner_and_leftovers_are_swept(tmp_path: Path, serv
     assert not shm_leftovers(server.process.pid)
 
 
-def test_death_of_the_server_is_told(tmp_path: Path, serve: Start) -> None:
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_death_of_the_server_is_told(tmp_path: Path, serve: Start, number: signal.Signals) -> None:
     affine().add_to(tmp_path)
     server = serve(tmp_path)
-    os.kill(int(str(server.endpoints["pid"])), signal.SIGSEGV)
+    os.kill(int(str(server.endpoints["pid"])), number)
     assert server.finish() == 1
-    assert "signal SIGSEGV" in server.stderr
+    assert f"signal {number.name}" in server.stderr
+    assert "+--" not in server.stderr and "cache_enabled" not in server.stderr, "Triton's tables are no last words"
     assert "Traceback" not in server.stderr
     assert not shm_leftovers(server.process.pid)
 
@@ -131,6 +134,18 @@ def test_port_in_use(tmp_path: Path, serve: Start) -> None:
         assert server.finish() == 1
     assert f"port {port} (gRPC) on 127.0.0.1 is in use" in server.stderr or "is in use" in server.stderr
     assert "--port-base" in server.stderr
+
+
+def test_another_server_on_the_same_ports_is_not_taken_for_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two started at once both find the ports free; the slower one has to say that it lost, not that it is ready."""
+    affine().add_to(tmp_path)
+    with EmbeddedServer(tmp_path) as first:
+        monkeypatch.setattr(Ports, "from_base", classmethod(lambda cls, host, base: first.ports))
+        with pytest.raises(SetupError, match="could not open its ports"):
+            EmbeddedServer(tmp_path, port_base=first.ports.http).start()
+        assert first.exit_code() is None
 
 
 def test_model_that_fails_to_load_gives_its_own_reason(tmp_path: Path, serve: Start) -> None:

@@ -49,6 +49,11 @@ class LogLine:
     raw: str
 
     @property
+    def says_ports_are_open(self) -> bool:
+        """Whether this is the last of the lines in which Triton says that it listens: gRPC, HTTP, then metrics."""
+        return self.message.startswith("Started Metrics Service at")
+
+    @property
     def is_table(self) -> bool:
         """Whether the line belongs to one of the tables that Triton prints when it starts."""
         return self.level == "output" and _TABLE_OR_SIGNAL.match(self.message) is not None

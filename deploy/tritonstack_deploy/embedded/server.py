@@ -82,6 +82,7 @@ class EmbeddedServer:
         self._process: subprocess.Popen[str] | None = None
         self._stopping: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
+        self._opened = threading.Event()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._prefix = ""
         self._secret = secrets.token_urlsafe(24)
@@ -224,6 +225,7 @@ class EmbeddedServer:
             env=_environment(installation, stage_interpreter(installation, root / "python")),
             start_new_session=True,
         )
+        self._opened.clear()
         self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
         self._reader.start()
 
@@ -231,6 +233,8 @@ class EmbeddedServer:
         for raw in process.stdout or ():
             line = parse_line(raw.rstrip("\n"))
             self._tail.append(line)
+            if line.says_ports_are_open:
+                self._opened.set()
             if found := parse_providers(line):
                 self.providers[found.model] = found
             if self._on_log and self.log_failure is None:
@@ -249,9 +253,9 @@ class EmbeddedServer:
             if self.exit_code() is not None:
                 raise self._death("before it was ready")
             try:
-                live = self._api().is_live()
-                if self._endpoints_open():
-                    if live:
+                # Its own word first: on ports taken at the same moment, it is another server that answers.
+                if self._opened.is_set() and self._endpoints_open():
+                    if self._api().is_live():
                         return
                     raise self._failed_start()
             except OSError:
@@ -322,7 +326,7 @@ class EmbeddedServer:
             self._reader.join(timeout=2)
         words = self._last_words()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        if "Address already in use" in words or ("failed to start" in words.lower() and "port" in words.lower()):
+        if "already in use" in words or ("failed to start" in words.lower() and "port" in words.lower()):
             return SetupError(
                 f"tritonserver could not open its ports ({words})", next_step="choose another --port-base"
             )
@@ -334,8 +338,9 @@ class EmbeddedServer:
         return ServerUnavailable(f"tritonserver ended {when} with {how}", given=f"last words: {words}", next_step=hint)
 
     def _last_words(self) -> str:
-        errors = [line for line in self._tail if line.level in ("error", "fatal", "output") and line.message.strip()]
-        chosen = errors[-3:] or list(self._tail)[-3:]
+        said = [line for line in self._tail if line.message.strip() and not line.is_table]
+        errors = [line for line in said if line.level in ("error", "fatal", "output")]
+        chosen = errors[-3:] or said[-3:]
         return " | ".join(short_reason(line.message)[:300] for line in chosen) or "none"
 
     # --- models ----------------------------------------------------------------------------------------------
