@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tritonstack.errors import SetupError, UsageError
-from tritonstack_deploy.embedded import shared_regions
+from tritonstack_deploy.embedded import leftovers
 from tritonstack_deploy.embedded.installation import find_installation
 from tritonstack_deploy.embedded.log_lines import parse_line, parse_providers, short_reason
 from tritonstack_deploy.embedded.ports import Ports
@@ -123,13 +123,13 @@ def test_numpy_2_without_a_numpy_for_the_stub_is_refused(monkeypatch: pytest.Mon
 
 def test_only_leftovers_of_this_pid_namespace_are_swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # A container that shares /dev/shm has its own process ids: its living server looks dead from here.
-    monkeypatch.setattr(shared_regions, "_SHM", tmp_path)
-    nobody, here = 2**22 + 1, shared_regions.namespace_id()
-    gone, alive = f"tritonstack_{nobody}_{here}_00000000_a", f"{shared_regions.new_prefix()}a"
+    monkeypatch.setattr(leftovers, "_SHM", tmp_path)
+    nobody, here = 2**22 + 1, leftovers.namespace_id()
+    gone, alive = f"tritonstack_{nobody}_{here}_00000000_a", f"{leftovers.new_prefix()}a"
     foreign = f"tritonstack_{nobody}_{int(here, 16) ^ 1:08x}_00000000_a"
     for name in (gone, alive, foreign):
         (tmp_path / name).touch()
-    assert shared_regions.remove_orphans() == 1
+    assert leftovers.remove_orphans() == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive, foreign])
 
 

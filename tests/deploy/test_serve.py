@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serve_process import Serve, alive, shm_leftovers, wait_until
+from serve_process import Serve, alive, leftovers, wait_until
 from tiny_models import affine, identity, python_model, slow
 
 from tritonstack import Client
@@ -55,10 +55,10 @@ def test_serves_on_loopback_and_stops_cleanly(tmp_path: Path, serve: Start) -> N
     assert {o["name"]: o["data"] for o in answer["outputs"]} == {"y": [3, 5, 7], "total": [6]}  # type: ignore[index]
     children = server.descendants()
     assert len(children) >= 2, "tritonserver and its stub"
-    assert shm_leftovers(server.process.pid), "the test would not notice leftovers otherwise"
+    assert leftovers(server.process.pid), "the test would not notice leftovers otherwise"
     assert server.finish(signal.SIGTERM) == 0
     assert not [pid for pid in children if alive(pid)]
-    assert not shm_leftovers(server.process.pid)
+    assert not leftovers(server.process.pid)
 
 
 def test_ctrl_c_finishes_requests_in_flight(tmp_path: Path, serve: Start) -> None:
@@ -99,7 +99,7 @@ def test_second_signal_does_not_wait(tmp_path: Path, serve: Start) -> None:
     assert wait_until(lambda: "stopping" in server.stderr)
     threading.Event().wait(0.5)
     server.finish(signal.SIGINT, timeout=15)
-    assert not shm_leftovers(server.process.pid)
+    assert not leftovers(server.process.pid)
 
 
 def test_server_ends_with_its_owner_and_leftovers_are_swept(tmp_path: Path, serve: Start) -> None:
@@ -109,7 +109,7 @@ def test_server_ends_with_its_owner_and_leftovers_are_swept(tmp_path: Path, serv
     server.finish(signal.SIGKILL)
     assert wait_until(lambda: not [pid for pid in children if alive(pid)], timeout_s=30)
     serve(tmp_path)
-    assert not shm_leftovers(server.process.pid)
+    assert not leftovers(server.process.pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
@@ -121,7 +121,7 @@ def test_death_of_the_server_is_told(tmp_path: Path, serve: Start, number: signa
     assert f"signal {number.name}" in server.stderr
     assert "+--" not in server.stderr and "cache_enabled" not in server.stderr, "Triton's tables are no last words"
     assert "Traceback" not in server.stderr
-    assert not shm_leftovers(server.process.pid)
+    assert not leftovers(server.process.pid)
 
 
 def test_port_in_use(tmp_path: Path, serve: Start) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -52,8 +53,10 @@ class Serve:
         return [p.pid for p in psutil.Process(self.process.pid).children(recursive=True)]
 
 
-def shm_leftovers(pid: int) -> list[str]:
-    return [path.name for path in Path("/dev/shm").glob(f"tritonstack_{pid}_*")]
+def leftovers(pid: int) -> list[str]:
+    """Shared memory and run folders of the serve process `pid`."""
+    places = (Path("/dev/shm"), Path(tempfile.gettempdir()))
+    return [str(path) for place in places for path in place.glob(f"tritonstack_{pid}_*")]
 
 
 def alive(pid: int) -> bool:

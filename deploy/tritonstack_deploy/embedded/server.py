@@ -24,9 +24,9 @@ from typing import Self
 from tritonstack.errors import InternalError, RepositoryError, ServerUnavailable, SetupError
 from tritonstack_deploy.embedded.api import ModelState, ServerApi, model_states
 from tritonstack_deploy.embedded.installation import Installation, find_installation
+from tritonstack_deploy.embedded.leftovers import new_prefix, remove_orphans, remove_regions, run_folder
 from tritonstack_deploy.embedded.log_lines import LogLine, ProvidersInUse, parse_line, parse_providers, short_reason
 from tritonstack_deploy.embedded.ports import Ports
-from tritonstack_deploy.embedded.shared_regions import new_prefix, remove_orphans, remove_regions
 from tritonstack_deploy.embedded.staging import stage_backends, stage_interpreter, stage_models
 from tritonstack_export.repository.layout import is_shell_safe
 
@@ -174,9 +174,8 @@ class EmbeddedServer:
         installation = find_installation()
         remove_orphans()
         self._ports = Ports.from_base(self.host, self._port_base)
-        # The paths of models and stubs end in a shell line too.
-        plain = is_shell_safe(tempfile.gettempdir().replace("/", ""))
-        self._folder = tempfile.TemporaryDirectory(prefix="tritonstack-", dir=None if plain else "/tmp")  # noqa: S108
+        self._prefix = new_prefix()
+        self._folder = run_folder(self._prefix)
         root = Path(self._folder.name)
         backends = stage_backends(installation, root / "backends")
         explicit = "model-repository" in self._allow
@@ -185,7 +184,6 @@ class EmbeddedServer:
             models.symlink_to(self.repository.resolve(), target_is_directory=True)
         else:
             stage_models(self._models, models)
-        self._prefix = new_prefix()
         self._tail.clear()  # the last words of an attempt before this one explain nothing
         arguments = [
             str(installation.server),
