@@ -19,7 +19,7 @@ from tritonstack_export.entry_config import build_config
 from tritonstack_export.labels import read_labels, render_labels, require_label_count
 from tritonstack_export.loaded_model import LoadedModel, load
 from tritonstack_export.onnx_graph import GraphTensor
-from tritonstack_export.parity import Distance, summary
+from tritonstack_export.parity import Distance, ParityRow, summary
 from tritonstack_export.repository import manifest, render_config
 from tritonstack_export.repository.layout import CONFIG_NAME, LABELS_NAME
 from tritonstack_export.spec import LatestVersions, ModelSpec, SpecificVersions
@@ -246,7 +246,30 @@ def _up_to_date(repository: Path, name: str, identity: dict[str, Any]) -> Export
         if expected is not None and (not file.is_file() or manifest.digest_file(file) != expected):
             return None
     files = {name: entry.size for name, entry in recorded.files.items() if not name.startswith("../")}
-    return ExportResult(name, numbers[-1], path, False, {}, (), {}, "", (), files)
+    compared_with, rows = _recorded_parity(recorded.fields)
+    return ExportResult(
+        name=name,
+        version=numbers[-1],
+        path=path,
+        created=False,
+        seconds={},
+        notes=tuple(recorded.fields.get("notes", ())),
+        parity=summary(rows),
+        compared_with=compared_with,
+        sizes=tuple({tuple(row.sizes.items()): row.sizes for row in rows}.values()),
+        files=files,
+        tensors={key: recorded.fields.get(key, []) for key in ("inputs", "outputs")},
+    )
+
+
+def _recorded_parity(fields: Mapping[str, Any]) -> tuple[str, tuple[ParityRow, ...]]:
+    """What a manifest says was compared: with what, and the distances that passed then."""
+    parity = fields.get("parity", {})
+    rows = tuple(
+        ParityRow(row["output"], row["sizes"], Distance(row["max_abs"], row["max_rel"], row["cosine"], None))
+        for row in parity.get("rows", ())
+    )
+    return str(parity.get("compared_with", "")), rows
 
 
 def _manifest_fields(

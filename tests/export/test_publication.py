@@ -188,8 +188,12 @@ def test_if_changed(export: Export, write_spec: Callable[..., Path], listing: Li
     again = export(spec, "--if-changed")
     assert again.code == 0 and again.out.startswith("up to date: net version 1")
     assert listing(outcome.repository) == before
-    assert export(spec, "--if-changed", "--json").json["created"] is False
-    assert export(spec, "--if-changed", "--max-batch", "17", "--json").json["version"] == 2
+    fresh = export(spec, "--version", "7", "--json").json
+    current = export(spec, "--if-changed", "--json").json
+    assert current["created"] is False and current["version"] == 7
+    assert current["parity"] == fresh["parity"] and current["parity"]["sizes"]
+    assert (current["inputs"], current["outputs"]) == (fresh["inputs"], fresh["outputs"])
+    assert export(spec, "--if-changed", "--max-batch", "17", "--json").json["version"] == 8
 
 
 def test_if_changed_sees_the_code_and_the_flags(export: Export, tmp_path: Path) -> None:

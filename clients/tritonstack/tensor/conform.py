@@ -71,7 +71,8 @@ def check_shape(spec: TensorSpec, shape: tuple[int, ...], found: str, *, max_bat
         if max_batch_size > 0 and len(shape) == len(spec.shape) - 1:
             hint = f"add a leading batch dimension: {spec.name if spec.name.isidentifier() else 'x'}[None]"
         raise TensorError(
-            f"input {spec.name!r} has {len(shape)} dimensions where the model wants {len(spec.shape)}",
+            f"input {spec.name!r} has {len(shape)} dimension{'s' if len(shape) != 1 else ''} "
+            f"where the model wants {len(spec.shape)}",
             given=given,
             expected=wanted,
             next_step=hint,
