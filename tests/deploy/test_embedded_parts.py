@@ -34,6 +34,7 @@ def test_a_log_line_is_parsed() -> None:
         '''I1130 18:00:00.1 1 server.cc:1] "Timeout 9: Found 1 live models and 0 in-flight non-inference requests"''',
         "+-------+---------+--------+",
         "| Model | Version | Status |",
+        " 4# 0x00007FA50D64524A in /lib/x86_64-linux-gnu/libc.so.6",
         "",
     ],
 )

@@ -120,6 +120,7 @@ def test_death_of_the_server_is_told(tmp_path: Path, serve: Start, number: signa
     assert server.finish() == 1
     assert f"signal {number.name}" in server.stderr
     assert "+--" not in server.stderr and "cache_enabled" not in server.stderr, "Triton's tables are no last words"
+    assert "# 0x" not in server.stderr, "nor are native stack frames"
     assert "Traceback" not in server.stderr
     assert not leftovers(server.process.pid)
 

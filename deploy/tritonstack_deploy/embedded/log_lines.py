@@ -34,8 +34,8 @@ _QUIET = (
     "failed to load all models",
     "error: creating server",
 )
-# What Triton prints past its log: its tables, and the name of the signal we sent.
-_TABLE_OR_SIGNAL = re.compile(r"^(\+-|\| |Signal \(\d+\) received)")
+# What Triton prints past its log: its tables, the name of the signal we sent, and native stack frames.
+_PAST_THE_LOG = re.compile(r"^(\+-|\| |Signal \(\d+\) received|\s*\d+# )")
 
 _PROVIDERS = re.compile(r"tritonstack-onnxruntime model=(\S+) version=(\S+) kind=(\S+) device=(\S+) providers=(\S+)")
 
@@ -54,9 +54,9 @@ class LogLine:
         return self.message.startswith("Started Metrics Service at")
 
     @property
-    def is_table(self) -> bool:
-        """Whether the line belongs to one of the tables that Triton prints when it starts."""
-        return self.level == "output" and _TABLE_OR_SIGNAL.match(self.message) is not None
+    def is_past_the_log(self) -> bool:
+        """Whether the line is of a table, a native stack or a signal: printed, but no words about what happened."""
+        return self.level == "output" and _PAST_THE_LOG.match(self.message) is not None
 
     @property
     def matters(self) -> bool:
@@ -73,7 +73,7 @@ class LogLine:
             case "verbose":
                 return False
             case "output":
-                return bool(self.message.strip()) and not _TABLE_OR_SIGNAL.match(self.message)
+                return bool(self.message.strip()) and not _PAST_THE_LOG.match(self.message)
 
 
 @dataclass(frozen=True)

@@ -336,7 +336,7 @@ class EmbeddedServer:
         return ServerUnavailable(f"tritonserver ended {when} with {how}", given=f"last words: {words}", next_step=hint)
 
     def _last_words(self) -> str:
-        said = [line for line in self._tail if line.message.strip() and not line.is_table]
+        said = [line for line in self._tail if line.message.strip() and not line.is_past_the_log]
         errors = [line for line in said if line.level in ("error", "fatal", "output")]
         chosen = errors[-3:] or said[-3:]
         return " | ".join(short_reason(line.message)[:300] for line in chosen) or "none"
