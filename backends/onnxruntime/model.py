@@ -89,11 +89,16 @@ class SessionSettings:
         optimization = config.get("optimization", {})
         level = int(optimization.get("graph", {}).get("level", 0))
         accelerators = optimization.get("execution_accelerators", {}).get("gpu_execution_accelerator", [])
-        cuda = [a.get("parameters", {}) for a in accelerators if a.get("name") == "cuda"]
-        cuda.insert(0, {name: names[_whole(parameters, name, 0, most=len(names) - 1)]
-                        for name, names in _CUDA_PARAMETERS.items() if name in parameters})  # fmt: skip
+        cuda = {
+            name: names[_whole(parameters, name, 0, most=len(names) - 1)]
+            for name, names in _CUDA_PARAMETERS.items()
+            if name in parameters
+        }
         if "gpu_mem_limit" in parameters:
-            cuda.insert(0, {"gpu_mem_limit": str(_whole(parameters, "gpu_mem_limit", 0))})
+            cuda["gpu_mem_limit"] = str(_whole(parameters, "gpu_mem_limit", 0))
+        for accelerator in accelerators:
+            if accelerator.get("name") == "cuda":
+                cuda.update(accelerator.get("parameters", {}))
         return cls(
             intra_op_threads=_whole(parameters, "intra_op_thread_count", 0),
             inter_op_threads=_whole(parameters, "inter_op_thread_count", 0),
@@ -102,7 +107,7 @@ class SessionSettings:
             mem_pattern=_whole(parameters, "enable_mem_pattern", 1, most=1) == 1,
             graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
             entries=tuple(sorted((k, v) for k, v in parameters.items() if k.startswith("session."))),
-            cuda_options=tuple(sorted((str(k), str(v)) for options in cuda for k, v in options.items())),
+            cuda_options=tuple(sorted((str(k), str(v)) for k, v in cuda.items())),
             arena_shrinkage=parameters.get("memory.enable_memory_arena_shrinkage"),
             gpu_outputs=_whole(parameters, "gpu_outputs", 0, most=1) == 1,
             batch_buckets=_buckets(config, parameters.get("batch_buckets")),
@@ -152,7 +157,7 @@ def _import_onnxruntime(site: str | None) -> Any:
 
 
 class TritonPythonModel:
-    """One model instance: one onnxruntime session."""
+    """One model instance: one onnxruntime session, on a GPU one for each batch size it runs at."""
 
     @staticmethod
     def auto_complete_config(auto_complete_model_config: Any) -> Any:
@@ -193,6 +198,7 @@ class TritonPythonModel:
         self._path = path
         self._settings = settings
         self._session = self._open()
+        self._input_types = {i.name: i.type for i in self._session.get_inputs()}
         self._run_options = ort.RunOptions()
         if settings.arena_shrinkage is not None:
             self._run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", settings.arena_shrinkage)
@@ -200,8 +206,7 @@ class TritonPythonModel:
         self._sessions: dict[int, Any] = {}
         bucketed = self._cuda and not settings.gpu_outputs and _has_convolutions(path)
         self._batch_buckets = settings.batch_buckets if bucketed else ()
-        wanted = {i.name for i in self._session.get_inputs()}
-        if missing := wanted - {t["name"] for t in config["input"]}:
+        if missing := set(self._input_types) - {t["name"] for t in config["input"]}:
             raise ValueError(f"model inputs {sorted(missing)} are not in the config of {name!r}")
         if unknown := set(self._outputs) - {o.name for o in self._session.get_outputs()}:
             raise ValueError(f"outputs {sorted(unknown)} of the config of {name!r} are not in the model")
@@ -292,10 +297,7 @@ class TritonPythonModel:
                 continue
             arrays = [_as_numpy(t, strings=name in self._strings) for t in tensors]
             array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-            if name in self._input_shapes:
-                batch = [array.shape[0]] if self._batching else []
-                array = array.reshape(batch + self._input_shapes[name])
-            feeds[name] = array
+            feeds[name] = array.reshape(_reshaped(array.shape, self._input_shapes.get(name), self._batching))
         values = self._run_on_gpu(feeds, sum(rows)) if self._cuda else self._run_on_cpu(feeds)
         self._require_rows(values, sum(rows))
         return rows, dict(zip(self._outputs, values, strict=True))
@@ -341,7 +343,6 @@ class TritonPythonModel:
     def _run_bound(self, session: Any, feeds: Mapping[str, Any]) -> list[Any]:
         """Run with I/O binding on this instance's GPU; values are numpy arrays or, with gpu_outputs, OrtValues."""
         binding = session.io_binding()
-        types = {i.name: i.type for i in session.get_inputs()}
         keep_alive = []
         for name, value in feeds.items():
             if isinstance(value, np.ndarray):
@@ -350,11 +351,14 @@ class TritonPythonModel:
                 binding.bind_cpu_input(name, keep_alive[-1])
                 continue
             ort_value = self._ort.OrtValue(
-                self._ort.capi._pybind_state.OrtValue.from_dlpack(value.to_dlpack(), types[name] == "tensor(bool)")
+                self._ort.capi._pybind_state.OrtValue.from_dlpack(
+                    value.to_dlpack(), self._input_types[name] == "tensor(bool)"
+                )
             )
             keep_alive.append(ort_value)
-            shape = _model_shape(ort_value.shape(), self._input_shapes.get(name), self._batching)
-            binding.bind_input(name, "cuda", self._device_id, _ELEMENT_TYPES[types[name]], shape, ort_value.data_ptr())
+            shape = _reshaped(ort_value.shape(), self._input_shapes.get(name), self._batching)
+            dtype = _ELEMENT_TYPES[self._input_types[name]]
+            binding.bind_input(name, "cuda", self._device_id, dtype, shape, ort_value.data_ptr())
         for name in self._outputs:
             if self._gpu_outputs:
                 binding.bind_output(name, "cuda", self._device_id)
@@ -373,9 +377,7 @@ class TritonPythonModel:
             value = value.numpy()
         if self._batching and not whole:
             value = value[start : start + count]
-        if name in self._output_shapes:
-            batch = [value.shape[0]] if self._batching else []
-            value = value.reshape(batch + self._output_shapes[name])
+        value = value.reshape(_reshaped(value.shape, self._output_shapes.get(name), self._batching))
         return pb.Tensor(name, np.ascontiguousarray(value))
 
     def finalize(self) -> None:
@@ -390,12 +392,11 @@ def _model_filename(config: Mapping[str, Any]) -> str:
 
 def _shape(tensor: Any) -> list[int]:
     """Shape of a request tensor, on whichever device it lies."""
-    if tensor.is_cpu():
-        return list(tensor.as_numpy().shape)
     return list(tensor.shape())
 
 
-def _model_shape(shape: Sequence[int], reshape: Sequence[int] | None, batching: bool) -> list[int]:
+def _reshaped(shape: Sequence[int], reshape: Sequence[int] | None, batching: bool) -> list[int]:
+    """`shape` on the other side of the config's `reshape`, whose shape leaves the batch axis out; None: as it is."""
     if reshape is None:
         return list(shape)
     return ([shape[0]] if batching else []) + list(reshape)
