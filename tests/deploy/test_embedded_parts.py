@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tritonstack.errors import SetupError, UsageError
-from tritonstack_deploy.embedded import leftovers
+from tritonstack_deploy.embedded import CONTROL_APIS, leftovers
 from tritonstack_deploy.embedded.installation import find_installation
 from tritonstack_deploy.embedded.log_lines import parse_line, parse_providers, short_reason
 from tritonstack_deploy.embedded.ports import Ports
 from tritonstack_deploy.embedded.server import EmbeddedServer
+from tritonstack_deploy.serve import command
 
 
 def test_a_log_line_is_parsed() -> None:
@@ -137,3 +138,8 @@ def test_only_leftovers_of_this_pid_namespace_are_swept(monkeypatch: pytest.Monk
 def test_no_ports_before_start(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="before it is started"):
         _ = EmbeddedServer(tmp_path).ports
+
+
+def test_the_command_offers_every_control_api_of_the_server() -> None:
+    # Listed twice so that `serve --help` need not load the server.
+    assert list(command._APIS) == ["model-repository", *CONTROL_APIS]

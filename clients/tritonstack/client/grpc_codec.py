@@ -14,7 +14,7 @@ from tritonstack.client.call import Buffer, Call, Reply
 from tritonstack.client.model import ModelConfigView, ModelMetadata, ModelStatistics, RepositoryModel, ServerMetadata
 from tritonstack.client.request import InferRequest, Parameter, SharedTensor, Span
 from tritonstack.client.result import DecodedReply, OutputTensor
-from tritonstack.errors import ServerError, TensorError
+from tritonstack.errors import ServerError
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _RAW_INPUT_TAG = 7 << 3 | 2
@@ -108,14 +108,7 @@ class GrpcCodec:
             if output.span is not None:
                 _set_parameters(wanted.parameters, _span_parameters(output.span))
         parts: list[Buffer] = [message.SerializeToString(), *raw]
-        size = sum(map(len, parts))
-        if size > _MAX_MESSAGE_BYTES:
-            raise TensorError(
-                f"the request to model {request.model!r} is too large for gRPC",
-                given=f"{size} bytes",
-                expected=f"at most {_MAX_MESSAGE_BYTES}",
-                next_step="send fewer samples per request or use shared memory",
-            )
+        request.require_size(parts, protocol="gRPC", most_bytes=_MAX_MESSAGE_BYTES)
         return Call(_SERVICE + "ModelInfer", (b"".join(parts),), f"inference with model {request.model!r}")
 
     def decode_infer(self, reply: Reply) -> DecodedReply:

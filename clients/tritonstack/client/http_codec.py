@@ -15,7 +15,7 @@ from tritonstack.client.call import Buffer, Call, Reply
 from tritonstack.client.model import ModelConfigView, ModelMetadata, ModelStatistics, RepositoryModel, ServerMetadata
 from tritonstack.client.request import InferRequest, RequestedOutput, SharedTensor, Span
 from tritonstack.client.result import DecodedReply, OutputTensor
-from tritonstack.errors import ServerError, TensorError
+from tritonstack.errors import ServerError
 from tritonstack.tensor.conform import WireTensor
 
 _HEAD_LENGTH = "Inference-Header-Content-Length"
@@ -113,14 +113,7 @@ class HttpCodec:
             head["parameters"] = parameters
         text = json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()
         parts: list[Buffer] = [text, *(t.data for t in request.inputs if isinstance(t, WireTensor))]
-        size = sum(map(len, parts))
-        if size > _MAX_BODY_BYTES:
-            raise TensorError(
-                f"the request to model {request.model!r} is too large for HTTP",
-                given=f"{size} bytes",
-                expected=f"at most {_MAX_BODY_BYTES}",
-                next_step="send fewer samples per request or use shared memory",
-            )
+        request.require_size(parts, protocol="HTTP", most_bytes=_MAX_BODY_BYTES)
         return Call(
             f"{self._root}{_model_path(request.model, request.version)}/infer",
             tuple(parts),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tritonstack.client.call import Call
-from tritonstack.errors import UsageError
+from tritonstack.client.call import Buffer, Call
+from tritonstack.errors import TensorError, UsageError
 from tritonstack.tensor.conform import WireTensor
 
 if TYPE_CHECKING:
@@ -72,6 +72,17 @@ class InferRequest:
     inputs: tuple[WireTensor | SharedTensor, ...]
     outputs: tuple[RequestedOutput, ...]
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+    def require_size(self, parts: Sequence[Buffer], *, protocol: str, most_bytes: int) -> None:
+        """TensorError when the body, the concatenation of `parts`, is more than `protocol` can carry."""
+        size = sum(map(len, parts))
+        if size > most_bytes:
+            raise TensorError(
+                f"the request to model {self.model!r} is too large for {protocol}",
+                given=f"{size} bytes",
+                expected=f"at most {most_bytes}",
+                next_step="send fewer samples per request or use shared memory",
+            )
 
 
 @dataclass(frozen=True)

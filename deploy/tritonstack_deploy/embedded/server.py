@@ -28,7 +28,7 @@ from tritonstack_deploy.embedded.leftovers import new_prefix, remove_orphans, re
 from tritonstack_deploy.embedded.log_lines import LogLine, ProvidersInUse, parse_line, parse_providers, short_reason
 from tritonstack_deploy.embedded.ports import Ports
 from tritonstack_deploy.embedded.staging import stage_backends, stage_interpreter, stage_models
-from tritonstack_export.repository.layout import is_shell_safe
+from tritonstack_export.repository.layout import is_shell_safe, iterate_entries
 
 # APIs that change the server or reach beyond inference; closed unless asked for.
 CONTROL_APIS = ("shared-memory", "trace", "logging")
@@ -103,20 +103,23 @@ class EmbeddedServer:
     @property
     def _reach(self) -> str:
         """The host under which this machine reaches the server."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
-        return f"[{host}]" if ":" in host else host
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
+
+    def _url(self, scheme: str, port: int) -> str:
+        host = f"[{self._reach}]" if ":" in self._reach else self._reach
+        return f"{scheme}://{host}:{port}"
 
     @property
     def http_url(self) -> str:
-        return f"http://{self._reach}:{self.ports.http}"
+        return self._url("http", self.ports.http)
 
     @property
     def grpc_url(self) -> str:
-        return f"grpc://{self._reach}:{self.ports.grpc}"
+        return self._url("grpc", self.ports.grpc)
 
     @property
     def metrics_url(self) -> str:
-        return f"http://{self._reach}:{self.ports.metrics}/metrics"
+        return self._url("http", self.ports.metrics) + "/metrics"
 
     @property
     def pid(self) -> int | None:
@@ -251,8 +254,9 @@ class EmbeddedServer:
             if self.exit_code() is not None:
                 raise self._death("before it was ready")
             try:
-                # Its own word first: on ports taken at the same moment, it is another server that answers.
-                if self._opened.is_set() and self._endpoints_open():
+                # Its own word, said when the last port is open, comes first: on ports taken at the same moment, it
+                # is another server that answers.
+                if self._opened.is_set():
                     if self._api().is_live():
                         return
                     raise self._failed_start()
@@ -270,14 +274,6 @@ class EmbeddedServer:
         words = self._last_words()
         advice = "choose a smaller --response-cache" if self._cache_bytes and "cache" in words.lower() else None
         return SetupError("tritonserver could not set itself up", given=f"last words: {words}", next_step=advice)
-
-    def _endpoints_open(self) -> bool:
-        import socket
-
-        for port in (self.ports.grpc, self.ports.metrics):
-            with socket.create_connection((self._reach.strip("[]"), port), timeout=1):
-                pass
-        return True
 
     def stop(self) -> None:
         """Stop the server: SIGTERM, in-flight requests get `exit_timeout_s` to finish, then SIGKILL. Idempotent."""
@@ -348,17 +344,13 @@ class EmbeddedServer:
         return model_states(self._api(), list(self._models), list(self._tail))
 
     def _api(self) -> ServerApi:
-        return ServerApi(self._reach.strip("[]"), self.ports.http, {CONTROL_HEADER: self._secret})
+        return ServerApi(self._reach, self.ports.http, {CONTROL_HEADER: self._secret})
 
 
 def _model_folders(repository: Path) -> dict[str, Path]:
     if not repository.is_dir():
         raise RepositoryError("the model repository is not a folder", given=str(repository))
-    return {
-        folder.name: folder
-        for folder in sorted(repository.iterdir())
-        if not folder.name.startswith(".") and (folder / "config.pbtxt").is_file()
-    }
+    return {entry.name: entry.folder for entry in iterate_entries(repository)}
 
 
 def _environment(installation: Installation, interpreter: Path) -> dict[str, str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from tritonstack.errors import RepositoryError, SetupError, UsageError
 from tritonstack_export.check import CheckReport, Finding
+from tritonstack_export.check.nearest import did_you_mean
 
 
 def select_models(report: CheckReport, wanted: Sequence[str]) -> dict[str, Path]:
@@ -28,11 +28,10 @@ def select_models(report: CheckReport, wanted: Sequence[str]) -> dict[str, Path]
         if name in broken:
             raise RepositoryError(f"model {name!r} has errors", next_step=f"tritonstack check {report.root}")
         if name not in servable:
-            close = get_close_matches(name, servable, n=1)
             raise UsageError(
                 f"no model {name!r} in {report.root}",
                 expected=f"one of {', '.join(sorted(servable)) or 'none'}",
-                next_step=f"did you mean {close[0]!r}?" if close else None,
+                next_step=did_you_mean(name, servable),
             )
         chosen[name] = servable[name].path
         queue.extend(servable[name].dependencies)

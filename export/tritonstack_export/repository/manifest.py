@@ -7,7 +7,6 @@ files (config, labels) are written as ``../config.pbtxt``. All other fields belo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tritonstack.errors import RepositoryError
+from tritonstack_export.digest import file_sha256
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
@@ -49,9 +49,7 @@ class Manifest:
 
 def digest_file(path: Path) -> FileDigest:
     """Size and SHA-256 of a file, read in pieces."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return FileDigest(os.fstat(file.fileno()).st_size, sha256)
+    return FileDigest(path.stat().st_size, file_sha256(path))
 
 
 def digest_version(version_dir: Path, *, also: Iterable[Path] = ()) -> dict[str, FileDigest]:
