@@ -6,7 +6,10 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, field_validator, model_validator
+
+from tritonstack_export.spec_base import Count, Size, Strict, no_bool
+from tritonstack_export.spec_precision import Calibration, EngineSpec, Evaluation, Precision
 
 BATCH = "batch"
 """The name of the batch dimension in shapes."""
@@ -26,23 +29,10 @@ NAME_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 DIMENSION_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
-def _no_bool(value: object) -> object:
-    # YAML's `true` would pass for 1 in pydantic's lax mode.
-    if isinstance(value, bool):
-        raise ValueError("expected a number, not true or false")
-    return value
-
-
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=2**31 - 1)]
-Size = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=2**31 - 1)]
 TensorName = Annotated[str, StringConstraints(min_length=1)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Checkpoint(_Strict):
+class Checkpoint(Strict):
     """Weights to load into the module that the factory built.
 
     `path`: relative to the spec's folder, or ``package:NAME/relative/path`` for a file inside an installed package.
@@ -62,7 +52,7 @@ class Checkpoint(_Strict):
         return value.lower() if value else value
 
 
-class ModelSource(_Strict):
+class ModelSource(Strict):
     """Where the model comes from: a factory of a torch module, or a ready ONNX file."""
 
     factory: str | None = None
@@ -81,7 +71,7 @@ class ModelSource(_Strict):
         return self
 
 
-class InputSpec(_Strict):
+class InputSpec(Strict):
     """One input: named dimensions are dynamic, numbers are fixed. `range` bounds the random data of the gates."""
 
     name: TensorName
@@ -108,14 +98,14 @@ class InputSpec(_Strict):
         return self
 
 
-class OutputSpec(_Strict):
+class OutputSpec(Strict):
     """One output. `key`: its key in the model's dict output (default: the name itself)."""
 
     name: TensorName
     key: str | None = None
 
 
-class SizeRange(_Strict):
+class SizeRange(Strict):
     """Bounds of a named dimension other than the batch; `opt` is the size to optimise for."""
 
     min: Size = 1
@@ -141,7 +131,7 @@ class BatchRange(SizeRange):
     max: Count = 32
 
 
-class Labels(_Strict):
+class Labels(Strict):
     """Class labels of an output, from a file, a callable or the spec itself, one per value of its last dimension."""
 
     output: str
@@ -156,20 +146,20 @@ class Labels(_Strict):
         return self
 
 
-class Classification(_Strict):
+class Classification(Strict):
     """Which output holds class scores and what turns them into probabilities."""
 
     output: str
     activation: Literal["softmax", "none"] = "softmax"
 
 
-class Preprocess(_Strict):
+class Preprocess(Strict):
     """How clients turn raw data into inputs. `image`: the fields of tritonstack.image.ImagePreprocessing."""
 
     image: dict[str, Any] | None = None
 
 
-class InstanceGroup(_Strict):
+class InstanceGroup(Strict):
     """How many instances serve the model, and on what."""
 
     count: Count = 1
@@ -183,7 +173,7 @@ class InstanceGroup(_Strict):
         return self
 
 
-class QueuePolicy(_Strict):
+class QueuePolicy(Strict):
     """Triton's default queue policy."""
 
     timeout_action: Literal["reject", "delay"] = "reject"
@@ -192,7 +182,7 @@ class QueuePolicy(_Strict):
     max_queue_size: Size = 0
 
 
-class DynamicBatching(_Strict):
+class DynamicBatching(Strict):
     """Triton's dynamic batcher. `preferred`: batch sizes worth waiting for (default: batch opt)."""
 
     preferred: list[Count] | None = None
@@ -201,19 +191,19 @@ class DynamicBatching(_Strict):
     queue_policy: QueuePolicy | None = None
 
 
-class LatestVersions(_Strict):
+class LatestVersions(Strict):
     """Serve the `latest` N versions."""
 
     latest: Count
 
 
-class SpecificVersions(_Strict):
+class SpecificVersions(Strict):
     """Serve just these versions."""
 
     specific: Annotated[list[Count], Field(min_length=1)]
 
 
-class Serving(_Strict):
+class Serving(Strict):
     """What config.pbtxt says besides the tensors."""
 
     instance_group: InstanceGroup = InstanceGroup()
@@ -240,7 +230,7 @@ class Serving(_Strict):
         return value
 
 
-class Parity(_Strict):
+class Parity(Strict):
     """Tolerances of the comparison with PyTorch, and what is compared.
 
     An element passes when |onnx - torch| <= atol + rtol * (largest |torch| of that output); None: by dtype.
@@ -253,7 +243,7 @@ class Parity(_Strict):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
 
-class ModelSpec(_Strict):
+class ModelSpec(Strict):
     """A whole spec."""
 
     name: Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$", max_length=200)]
@@ -262,12 +252,16 @@ class ModelSpec(_Strict):
     outputs: Annotated[list[OutputSpec], Field(min_length=1)] | None = None
     dimensions: dict[Annotated[str, StringConstraints(pattern=f"^{DIMENSION_PATTERN}$")], SizeRange] = {}
     batch: BatchRange | Literal[False] = BatchRange()
-    opset: Annotated[int, BeforeValidator(_no_bool), Field(ge=OPSETS.start, le=OPSETS.stop - 1)] | None = None
+    opset: Annotated[int, BeforeValidator(no_bool), Field(ge=OPSETS.start, le=OPSETS.stop - 1)] | None = None
     labels: Labels | None = None
     classification: Classification | None = None
     preprocess: Preprocess = Preprocess()
     serving: Serving = Serving()
     parity: Parity = Parity()
+    precision: Precision = Precision()
+    calibration: Calibration | None = None
+    evaluation: Evaluation | None = None
+    engine: EngineSpec = EngineSpec()
 
     @field_validator("inputs", "outputs")
     @classmethod
