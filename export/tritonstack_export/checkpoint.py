@@ -24,7 +24,7 @@ _BROKEN_PICKLE = (
 )  # fmt: skip
 
 
-def resolve_resource(reference: str, *, folder: Path, key: str) -> Path:
+def resolve_resource(reference: str, *, folder: Path, key: str, may_be_folder: bool = False) -> Path:
     """The file that `reference` names: ``package:NAME/relative/path`` or a path relative to `folder`.
 
     The package is found without importing it. `key` names the spec key in the UsageError raised when it is missing.
@@ -43,8 +43,9 @@ def resolve_resource(reference: str, *, folder: Path, key: str) -> Path:
             raise UsageError(f"{key}: the path leaves the package", given=reference)
     else:
         path = folder / reference
-    if not path.is_file():
-        raise UsageError(f"{key}: no such file", given=reference, expected=f"a file; looked at {path}")
+    if not path.is_file() and not (may_be_folder and path.is_dir()):
+        kind = "file or folder" if may_be_folder else "file"
+        raise UsageError(f"{key}: no such {kind}", given=reference, expected=f"a {kind}; looked at {path}")
     return path
 
 

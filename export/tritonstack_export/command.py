@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tritonstack.arguments import Parser, some_path
 from tritonstack.errors import InputError, UsageError
+from tritonstack_export.spec_flags import PRECISIONS
 
 if TYPE_CHECKING:
-    from tritonstack_export.model_export import ExportResult
+    from tritonstack_export.model_export import ExportResult, VariantResult
 
 _DESCRIPTION = """\
 Export a PyTorch model to ONNX and publish it as a new version of a Triton model repository.
@@ -44,6 +47,15 @@ def build_parser() -> argparse.ArgumentParser:
     add("--input-names", metavar="A,B", help="rename the inputs, in order")
     add("--output-names", metavar="A,B", help="outputs: by key for dict outputs, else in order")
     add("--dynamic", metavar="NAME:AXIS=DIM", action="append", default=[], help="make an axis dynamic; repeatable")
+    add("--precision", metavar="A,B", help="variants to make: fp32, fp16, bf16, int8 (default: the spec's, else fp32)")
+    add("--default-precision", metavar="P", choices=PRECISIONS, help="the variant that bears the bare name")
+    add(
+        "--allow-drop", metavar="P=POINTS", action="append", default=[], help="accept this loss of accuracy; repeatable"
+    )
+    add("--preflight", action="store_true", help="TensorRT for RTX builds of every variant; needs no GPU")
+    add("--compute-capability", metavar="A,B", help="what --preflight builds for (default: 8.9)")
+    add("--report", metavar="FILE", type=some_path, action="append", default=[], help=".html or .json; repeatable")
+    add("--junit", metavar="FILE", type=some_path, help="the gates as JUnit XML")
     add("--if-changed", action="store_true", help="do nothing when the newest version is up to date")
     add("--keep-work", metavar="DIR", type=some_path, help="keep intermediate files in DIR")
     add("--trust", action="store_true", help="load checkpoints that run code (pickles of whole objects)")
@@ -68,7 +80,7 @@ def main(argv: list[str]) -> int:
     _require_known(parser, unknown)
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
-        result = _export(arguments)
+        result = _export(arguments, argv)
     except SystemExit as end:
         if isinstance(end, _Terminated):
             raise
@@ -119,7 +131,7 @@ def _require_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> N
     )
 
 
-def _export(arguments: argparse.Namespace) -> ExportResult:
+def _export(arguments: argparse.Namespace, argv: Sequence[str]) -> ExportResult:
     """Flags first (no heavy import before they are right), then the spec, then the work."""
     from tritonstack_export import spec_flags
 
@@ -138,9 +150,14 @@ def _export(arguments: argparse.Namespace) -> ExportResult:
         no_batch=arguments.no_batch,
         input_names=names["input_names"],
         output_names=names["output_names"],
+        precisions=spec_flags.parse_precisions(arguments.precision) if arguments.precision is not None else None,
+        default_precision=arguments.default_precision,
     )
     spec_flags.require_batch_order(flags)
     dynamic = tuple(spec_flags.parse_dynamic(text) for text in arguments.dynamic)
+    reports = _report_files(arguments)
+    capabilities = _capabilities(arguments)
+    allowed_drop = dict(spec_flags.parse_allowed_drop(text) for text in arguments.allow_drop)
 
     from tritonstack_export.spec_file import load_spec, validate_spec
 
@@ -167,6 +184,10 @@ def _export(arguments: argparse.Namespace) -> ExportResult:
             if_changed=arguments.if_changed,
             trust=arguments.trust,
             keep_work=arguments.keep_work,
+            allowed_drop=allowed_drop,
+            preflight=capabilities,
+            reports=reports,
+            command_line=shlex.join(["tritonstack", "export", *argv]),
             names=NameFlags(
                 input_names=flags.input_names,
                 outputs_said_by="--output-names" if flags.output_names is not None else "outputs",
@@ -175,6 +196,33 @@ def _export(arguments: argparse.Namespace) -> ExportResult:
         ),
         progress=Progress(quiet=arguments.quiet),
     )
+
+
+def _report_files(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    """Files of --report and --junit, each with a suffix that says its format and in a folder that can be written."""
+    from tritonstack.arguments import require_output_file
+
+    for path in arguments.report:
+        if path.suffix not in (".html", ".json"):
+            raise UsageError(
+                f"--report {path}: no such format {path.suffix!r}", expected="a file called *.html or *.json"
+            )
+    if arguments.junit is not None and arguments.junit.suffix != ".xml":
+        raise UsageError(f"--junit {arguments.junit}: no such format {arguments.junit.suffix!r}", expected="*.xml")
+    given = [("--report", path) for path in arguments.report]
+    if arguments.junit is not None:
+        given.append(("--junit", arguments.junit))
+    for flag, path in given:
+        require_output_file(flag, path)
+    return tuple(path for _, path in given)
+
+
+def _capabilities(arguments: argparse.Namespace) -> tuple[str, ...]:
+    if not arguments.preflight:
+        if arguments.compute_capability is not None:
+            raise UsageError("--compute-capability says what --preflight builds for", next_step="add --preflight")
+        return ()
+    return tuple((arguments.compute_capability or "8.9").split(","))
 
 
 def _require_flags(arguments: argparse.Namespace) -> None:
@@ -191,14 +239,21 @@ def _require_flags(arguments: argparse.Namespace) -> None:
         )
 
 
+VARIANT_FACTS = ("made_from", "gates", "accuracy", "allowed_drop", "conversion", "served_path", "preflight", "latency")
+"""What a variant's manifest says of it alone, repeated in ``--json``."""
+
+
 def _as_json(result: ExportResult) -> dict[str, Any]:
+    main = result.main
     return {
-        "name": result.name,
-        "version": result.version,
-        "path": str(result.path),
+        "name": main.name,
+        "version": main.version,
+        "path": str(main.path),
         "created": result.created,
-        "files": dict(result.files),
-        **result.tensors,
+        "precision": main.precision,
+        "files": dict(main.files),
+        **main.tensors,
+        "variants": [_variant_as_json(variant) for variant in result.variants],
         "parity": {
             "compared_with": result.compared_with,
             "sizes": [dict(sizes) for sizes in result.sizes],
@@ -212,18 +267,31 @@ def _as_json(result: ExportResult) -> dict[str, Any]:
     }
 
 
+def _variant_as_json(variant: VariantResult) -> dict[str, Any]:
+    own = {key: variant.facts[key] for key in VARIANT_FACTS if key in variant.facts}
+    return {
+        "name": variant.name,
+        "precision": variant.precision,
+        "version": variant.version,
+        "path": str(variant.path),
+        "files": dict(variant.files),
+        **variant.tensors,
+        **own,
+    }
+
+
 def _as_text(result: ExportResult) -> str:
     from tritonstack.terminal import human_bytes, human_seconds, table
     from tritonstack_export.gates import sizes_text
 
-    where = f"{result.name} version {result.version}: {result.path}"
+    where = [f"{v.name} version {v.version}: {v.path}" for v in result.variants]
     if not result.created:
-        return f"up to date: {where}"
+        return "\n".join(f"up to date: {line}" for line in where)
     details = {
         "check": "onnx.checker, strict shape inference",
         "parity": f"ONNX Runtime against {result.compared_with}, at {len(result.sizes)} sizes",
         "runs": "ONNX Runtime alone: no PyTorch model to compare with",
-        "publish": human_bytes(sum(result.files.values())),
+        "publish": human_bytes(sum(size for variant in result.variants for size in variant.files.values())),
     }
     rows = [(step, human_seconds(seconds), details.get(step, "")) for step, seconds in result.seconds.items()]
     rows.append(("total", human_seconds(sum(result.seconds.values())), ""))
@@ -234,7 +302,7 @@ def _as_text(result: ExportResult) -> str:
         ]
         parts.append(table(("output", "max abs", "max rel", "cosine"), distances, align="<>>>"))
         parts.append("compared at " + "; ".join(sizes_text(sizes) for sizes in result.sizes))
-    parts.append(f"published {where}")
+    parts.append("\n".join(f"published {line}" for line in where))
     return "\n\n".join(parts)
 
 

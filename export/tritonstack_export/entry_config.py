@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tritonstack.errors import InputError, UsageError
@@ -33,12 +33,36 @@ class EntryTensors:
     outputs: tuple[GraphTensor, ...]
 
 
-def build_config(spec: ModelSpec, signature: Signature, tensors: EntryTensors, *, has_labels: bool) -> ModelConfig:
-    """The whole config. Raises UsageError when spec keys name outputs or inputs that the graph lacks."""
+@dataclass(frozen=True)
+class ServingExtras:
+    """What a variant's config says besides the spec, because its graph needs it.
+
+    `parameters`: session options under the official backend's names; the spec's own win. `graph_level`: of
+    `optimization { graph }`, None for the default. `gpu_only`: ONNX Runtime cannot run the graph on a CPU.
+    """
+
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    graph_level: int | None = None
+    gpu_only: bool = False
+
+
+def build_config(
+    spec: ModelSpec,
+    signature: Signature,
+    tensors: EntryTensors,
+    *,
+    has_labels: bool,
+    name: str | None = None,
+    extras: ServingExtras = ServingExtras(),
+) -> ModelConfig:
+    """The whole config, of the model `name` (default: the spec's).
+
+    Raises UsageError when spec keys name outputs or inputs that the graph lacks.
+    """
     from tritonclient.grpc import model_config_pb2 as pb
 
     batch = signature.dimensions[BATCH] if signature.batched else None
-    config = pb.ModelConfig(name=spec.name, backend="onnxruntime", max_batch_size=batch.max if batch else 0)
+    config = pb.ModelConfig(name=name or spec.name, backend="onnxruntime", max_batch_size=batch.max if batch else 0)
     for tensor in tensors.inputs:
         _set_tensor(config.input.add(), tensor, batched=signature.batched)
     for tensor in tensors.outputs:
@@ -46,15 +70,17 @@ def build_config(spec: ModelSpec, signature: Signature, tensors: EntryTensors, *
         _set_tensor(entry, tensor, batched=signature.batched)
         if has_labels and spec.labels is not None and spec.labels.output == tensor.name:
             entry.label_filename = LABELS_NAME
-    _set_instances(config, spec)
+    _set_instances(config, spec, gpu_only=extras.gpu_only)
     _set_batching(config, spec, signature)
     _set_versions(config, spec)
     if spec.serving.warmup:
         _add_warmup(config, signature, tensors)
     if spec.serving.response_cache:
         config.response_cache.enable = True
-    for name, value in _parameters(spec, tensors).items():
-        config.parameters[name].string_value = value
+    if extras.graph_level is not None:
+        config.optimization.graph.level = extras.graph_level
+    for key, value in {**extras.parameters, **_parameters(spec, tensors)}.items():
+        config.parameters[key].string_value = value
     return config
 
 
@@ -77,14 +103,15 @@ def _set_tensor(entry: Any, tensor: GraphTensor, *, batched: bool) -> None:
         )
 
 
-def _set_instances(config: ModelConfig, spec: ModelSpec) -> None:
+def _set_instances(config: ModelConfig, spec: ModelSpec, *, gpu_only: bool) -> None:
     from tritonclient.grpc import model_config_pb2 as pb
 
     wanted = spec.serving.instance_group
     group = config.instance_group.add()
     group.count = wanted.count
     # KIND_AUTO: the same entry is served on a GPU where there is one and on the CPU elsewhere.
-    group.kind = pb.ModelInstanceGroup.Kind.Value(f"KIND_{wanted.kind.upper()}")
+    kind = "gpu" if gpu_only and wanted.kind == "auto" else wanted.kind
+    group.kind = pb.ModelInstanceGroup.Kind.Value(f"KIND_{kind.upper()}")
     group.gpus.extend(wanted.gpus)
 
 
@@ -179,6 +206,9 @@ def _image_parameter(fields: dict[str, Any], tensors: EntryTensors, *, batched: 
     if preprocessing.input is None and len(inputs) > 1:
         raise UsageError("preprocess.image.input: the model has several inputs", expected=_one_of(inputs))
     tensor = next(t for t in tensors.inputs if preprocessing.input in (None, t.name))
+    if tensor.dtype == "float16" and preprocessing.dtype == "FP32":
+        # A variant whose inputs were converted with it (keep_io_types: false).
+        preprocessing = replace(preprocessing, dtype="FP16")
     size = preprocessing.output_size or (None, None)
     sample = (3, *size) if preprocessing.layout == "NCHW" else (*size, 3)
     wanted = tensor.shape[1:] if batched else tensor.shape

@@ -11,9 +11,10 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
     from tritonstack_export.repository import ModelConfig
 
 _PREFIX = ".tritonstack-export-"
+_DRAFTS = ".drafts"
+_BACKENDS = {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt"}
 
 
 @dataclass(frozen=True)
 class Staging:
-    """The hidden folder. `root` is a repository with the one model `model`."""
+    """One model in the hidden folder `root`, which is a repository of all models that are published together."""
 
     root: Path
     model: Path
@@ -87,8 +90,27 @@ def require_servable(repository: Path, name: str, version: int | None, policy: o
         )
 
 
+@dataclass(frozen=True)
+class StagingArea:
+    """The hidden folder: a repository of the models that are published together."""
+
+    root: Path
+
+    def draft(self, name: str) -> Path:
+        """A folder for a version whose number is not known yet, created; hidden from whoever reads the repository."""
+        folder = self.root / _DRAFTS / name
+        folder.mkdir()
+        return folder
+
+    def entry(self, name: str) -> Staging:
+        """The staged model `name`, its folder created."""
+        model = self.root / name
+        model.mkdir(exist_ok=True)
+        return Staging(self.root, model)
+
+
 @contextmanager
-def staging(repository: Path, name: str) -> Iterator[Staging]:
+def staging(repository: Path) -> Iterator[StagingArea]:
     """A hidden folder in `repository`, removed at the end whatever happens; folders created for it go too when
     they are still empty. Leftovers of exports that were killed are removed on the way."""
     created = [p for p in (repository, *repository.absolute().parents) if not p.exists()]
@@ -98,9 +120,9 @@ def staging(repository: Path, name: str) -> Iterator[Staging]:
     handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         _try_lock(handle)
-        model = root / name
-        model.mkdir()
-        yield Staging(root, model)
+        # Not empty from here on: an empty folder of somebody else is taken for one that is about to be locked.
+        (root / _DRAFTS).mkdir()
+        yield StagingArea(root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
         os.close(handle)
@@ -148,10 +170,14 @@ def publication_lock(repository: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def next_version(repository: Path, name: str, version: int | None) -> int:
-    """The version to publish as. Call with the lock held. Raises InputError when `version` is taken."""
-    require_free(repository, name, version)
-    return version if version is not None else EntryPaths(repository, name).next_version()
+def next_version(repository: Path, names: Sequence[str], version: int | None) -> int:
+    """The version to publish all of `names` as: one number for the variants of a model.
+
+    Call with the lock held. Raises InputError when `version` is taken.
+    """
+    for name in names:
+        require_free(repository, name, version)
+    return version if version is not None else max(EntryPaths(repository, name).next_version() for name in names)
 
 
 def existing_config(model: Path) -> ModelConfig | None:
@@ -188,8 +214,13 @@ def require_compatible(old: ModelConfig, new: ModelConfig) -> None:
             for name in first.keys() & second.keys()
             if first[name] != second[name]
         ]
-    kind = old.backend or old.platform
-    if kind not in ("onnxruntime", "onnxruntime_onnx"):
+    kind = old.backend or _BACKENDS.get(old.platform, old.platform)
+    if kind == "tensorrt":
+        raise RepositoryError(
+            f"the published model {new.name!r} is served as TensorRT engines, which a new version does not have yet",
+            next_step="switch it back with `tritonstack build-engines --revert`, export, and build the engines again",
+        )
+    if kind != "onnxruntime":
         differences.append(f"it is served by {kind or 'an unnamed backend'} instead of onnxruntime")
     if bool(old.max_batch_size) != bool(new.max_batch_size):
         differences.append(f"max_batch_size is {new.max_batch_size} instead of {old.max_batch_size}")
@@ -201,36 +232,48 @@ def require_compatible(old: ModelConfig, new: ModelConfig) -> None:
         )
 
 
-def publish(stage: Staging, repository: Path, number: int) -> Path:
-    """Make the staged version visible and return its folder. Call with the lock held; undone when it fails."""
+def publish(stages: Sequence[Staging], repository: Path, number: int) -> list[Path]:
+    """Make the staged versions visible and return their folders, in order. Call with the lock held.
+
+    All or none: when one of them fails, those before it are taken back.
+    """
+    for stage in stages:
+        _sync_tree(stage.model)
+    undo: list[Callable[[], object]] = []
+    try:
+        for stage in stages:
+            _publish_one(stage, repository, number, undo)
+    except BaseException:
+        for step in reversed(undo):
+            step()
+        raise
+    for stage in stages:
+        _sync_folder(repository / stage.model.name)
+    _sync_folder(repository)
+    return [repository / stage.model.name / str(number) for stage in stages]
+
+
+def _publish_one(stage: Staging, repository: Path, number: int, undo: list[Callable[[], object]]) -> None:
+    """The renames of one model; what takes each back is added to `undo`."""
     target = repository / stage.model.name
-    _sync_tree(stage.model)
     if not target.exists():
         stage.model.rename(target)
-        _sync_folder(repository)
-        return target / str(number)
-    kept: list[tuple[Path, Path | None]] = []
-    try:
-        for name in (LABELS_NAME, CONFIG_NAME):
-            staged, current = stage.model / name, target / name
-            if not staged.is_file() or (current.is_file() and current.read_bytes() == staged.read_bytes()):
-                continue
-            backup = None
-            if current.exists():
-                backup = stage.root / f"previous_{name}"
-                os.link(current, backup)
-            kept.append((current, backup))
-            staged.replace(current)
-        stage.version(number).rename(target / str(number))
-    except BaseException:
-        for current, backup in reversed(kept):
-            if backup is not None:
-                backup.replace(current)
-            else:
-                current.unlink(missing_ok=True)
-        raise
-    _sync_folder(target)
-    return target / str(number)
+        undo.append(lambda: target.rename(stage.model))
+        return
+    for name in (LABELS_NAME, CONFIG_NAME):
+        staged, current = stage.model / name, target / name
+        if not staged.is_file() or (current.is_file() and current.read_bytes() == staged.read_bytes()):
+            continue
+        if current.exists():
+            backup = stage.root / _DRAFTS / f"{stage.model.name}.previous.{name}"
+            os.link(current, backup)
+            undo.append(partial(backup.replace, current))
+        else:
+            undo.append(partial(current.unlink, missing_ok=True))
+        staged.replace(current)
+    version, published = stage.version(number), target / str(number)
+    version.rename(published)
+    undo.append(lambda: published.rename(version))
 
 
 def _sync_tree(folder: Path) -> None:

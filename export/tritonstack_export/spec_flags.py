@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # Kept here as plain numbers and checked against the spec by a test: parsing flags must not import pydantic.
 OPSET_MIN, OPSET_MAX = 16, 23
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,36 @@ class SpecFlags:
     no_batch: bool = False
     input_names: tuple[str, ...] | None = None
     output_names: tuple[str, ...] | None = None
+    precisions: tuple[str, ...] | None = None
+    default_precision: str | None = None
+
+
+def parse_precisions(text: str) -> tuple[str, ...]:
+    """``fp32,fp16`` -> precisions, each once. Raises UsageError naming the one that is not known."""
+    names = parse_names("--precision", text)
+    for name in names:
+        if name not in PRECISIONS:
+            raise UsageError(
+                f"--precision {text}: no such precision {name!r}", expected=f"one or more of {', '.join(PRECISIONS)}"
+            )
+    return names
+
+
+def parse_allowed_drop(text: str) -> tuple[str, float]:
+    """``int8=2.5`` -> (precision, points). Raises UsageError."""
+    name, equals, number = text.partition("=")
+    expected = "PRECISION=POINTS, such as int8=2 (points of the metric, 0 to 100)"
+    if not equals or name not in PRECISIONS[1:]:
+        raise UsageError(
+            f"--allow-drop {text}: not a precision other than fp32", expected=f"{expected}; {', '.join(PRECISIONS[1:])}"
+        )
+    try:
+        points = float(number)
+    except ValueError:
+        points = -1.0
+    if not 0 <= points <= 100:
+        raise UsageError(f"--allow-drop {text}: not a number of points", expected=expected)
+    return name, points
 
 
 def parse_names(flag: str, text: str) -> tuple[str, ...]:
@@ -104,6 +135,7 @@ def apply(text: SpecText, flags: SpecFlags) -> dict[KeyPath, str]:
         batch.update({key: size for key, size in sizes.items() if size is not None})
         values["batch"] = batch
         said[("batch",)] = " ".join(f"--{key}-batch {size}" for key, size in sizes.items() if size is not None)
+    _apply_precision(values, said, flags)
     if flags.output_names is not None:
         values["outputs"] = _renamed_outputs(flags.output_names)
         said[("outputs",)] = f"--output-names {','.join(flags.output_names)}"
@@ -112,3 +144,23 @@ def apply(text: SpecText, flags: SpecFlags) -> dict[KeyPath, str]:
 
 def _renamed_outputs(names: Sequence[str]) -> list[dict[str, str]]:
     return [{"name": name} for name in names]
+
+
+def _apply_precision(values: dict[str, Any], said: dict[KeyPath, str], flags: SpecFlags) -> None:
+    if flags.precisions is None and flags.default_precision is None:
+        return
+    given = values.get("precision")
+    precision = dict(given) if isinstance(given, dict) else {} if given is None else {"variants": given}
+    words = []
+    if flags.precisions is not None:
+        own = precision.get("variants")
+        if "default" not in precision and isinstance(own, list) and own:
+            # Names stay those of the spec, whichever of its variants are made this time.
+            precision["default"] = "fp32" if "fp32" in own else own[0]
+        precision["variants"] = list(flags.precisions)
+        words.append(f"--precision {','.join(flags.precisions)}")
+    if flags.default_precision is not None:
+        precision["default"] = flags.default_precision
+        words.append(f"--default-precision {flags.default_precision}")
+    values["precision"] = precision
+    said[("precision",)] = " ".join(words)

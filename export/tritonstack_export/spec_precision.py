@@ -141,7 +141,11 @@ class Evaluation(DataSource):
 
 
 class Precision(Strict):
-    """Which variants one spec gives. `default`: the one that bears the model's bare name; others get a suffix."""
+    """Which variants one spec gives.
+
+    `default`: the one that bears the model's bare name, whether or not it is made this time (None: FP32 where it is
+    made, else the first one). The others are called ``<name>_<precision>``.
+    """
 
     variants: Annotated[list[PrecisionName], Field(min_length=1)] = ["fp32"]
     default: PrecisionName | None = None
@@ -164,16 +168,14 @@ class Precision(Strict):
                 raise ValueError(f"{name} is given twice")
         return sorted(value, key=PRECISIONS.index)
 
-    @model_validator(mode="after")
-    def _default_is_made(self) -> Precision:
-        if self.default is not None and self.default not in self.variants:
-            raise ValueError(f"default {self.default} is not among the variants {', '.join(self.variants)}")
-        return self
-
     @property
     def bare(self) -> PrecisionName:
-        """The variant that bears the bare name: `default`, else FP32 where it is made, else the first one."""
+        """The precision that bears the bare name."""
         return self.default or self.variants[0]
+
+    def model_name(self, name: str, precision: PrecisionName) -> str:
+        """What the variant of the model `name` is called in the repository."""
+        return name if precision == self.bare else f"{name}_{precision}"
 
 
 class ProfileBounds(Strict):

@@ -257,9 +257,9 @@ def test_leftovers_of_a_killed_export_are_removed(export: Export, tmp_path: Path
 def test_staging_of_a_living_export_is_left_alone(tmp_path: Path, export: Export) -> None:
     from tritonstack_export.publication import staging
 
-    with staging(tmp_path / "repository", "other") as stage:
+    with staging(tmp_path / "repository") as stage:
         assert export("linear", "--name", "net").code == 0
-        assert stage.model.is_dir()
+        assert stage.root.is_dir()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

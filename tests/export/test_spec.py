@@ -99,7 +99,7 @@ def test_yaml_core_words_stay_text(export: Export, write_spec: Write) -> None:
         (["--dynamic", "x:2"], ["--dynamic x:2", "x:2=DIMENSION"]),
         (["--dynamic", "x:0", "--max-batch", "0"], ["--max-batch 0", "1 or more"]),
         (["--shapes", "x:1x3x8x8,x:2x3x8x8"], ["--shapes x:1x3x8x8,x:2x3x8x8", "--dynamic"]),
-        (["--precision", "fp61"], ["--precision fp61", "one of --help"]),
+        (["--precision", "fp61"], ["--precision fp61", "'fp61'", "fp32, fp16, bf16, int8"]),
         (["--max-bach", "4"], ["--max-bach 4", "--max-batch?"]),
         (["--opset", "6"], ["--opset 6", "16 to 23"]),
         (["--opset", "15"], ["--opset 15", "16 to 23"]),
