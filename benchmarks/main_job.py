@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 from measurement import COMMAND, ROOT, save
 
+SPEC = "examples/efficientnet_lite0/spec.yaml"
+
 
 def watched(command: list[object], cwd: Path) -> dict[str, Any]:
     """Run a command; seconds, and the highest sum of proportional memory (PSS) of its process tree."""
@@ -54,9 +56,7 @@ def watched(command: list[object], cwd: Path) -> dict[str, Any]:
 def main() -> None:
     """Measure and save. The demo runs in a copy of the tree, so that it starts without a repository."""
     with tempfile.TemporaryDirectory() as folder:
-        export = watched(
-            [COMMAND, "export", ROOT / "examples/efficientnet_lite0/spec.yaml", "--repository", folder], cwd=ROOT
-        )
+        export = watched([COMMAND, "export", ROOT / SPEC, "--precision", "fp32", "--repository", folder], cwd=ROOT)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
         (copy / "model_repository").mkdir(parents=True)

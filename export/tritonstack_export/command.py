@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tritonstack.arguments import Parser, some_path
 from tritonstack.errors import InputError, UsageError
-from tritonstack_export.spec_flags import PRECISIONS
+from tritonstack_export.precision_names import PRECISIONS
 
 if TYPE_CHECKING:
     from tritonstack_export.model_export import ExportResult, VariantResult

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tritonstack.errors import UsageError
+from tritonstack_export.precision_names import PRECISIONS
 from tritonstack_export.spec_text import KeyPath, SpecText
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 # Kept here as plain numbers and checked against the spec by a test: parsing flags must not import pydantic.
 OPSET_MIN, OPSET_MAX = 16, 23
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 
 
 @dataclass(frozen=True)

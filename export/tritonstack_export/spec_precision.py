@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from tritonstack_export.precision_names import PRECISIONS
 from tritonstack_export.spec_base import Count, NotNegative, Number, Positive, Share, Size, Strict
 
 PrecisionName = Literal["fp32", "fp16", "bf16", "int8"]
-PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
-"""In the order in which variants are made: the later ones are derived from the first and compared with it."""
-
 _CALLABLE = re.compile(r".+:[A-Za-z_][A-Za-z0-9_.]*")
 NodeName = Annotated[str, StringConstraints(min_length=1)]
 

@@ -34,7 +34,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     repository = tmp_path_factory.mktemp("models")
     for model in MODELS:
         report = json.loads(
-            tritonstack("export", str(ROOT / f"examples/{model}/spec.yaml"), "--repository", str(repository), "--json")
+            tritonstack(
+                "export",
+                str(ROOT / f"examples/{model}/spec.yaml"),
+                *("--precision", "fp32", "--repository", str(repository), "--json"),
+            )
         )
         assert report["version"] == 1
     check = json.loads(tritonstack("check", str(repository), "--strict", "--json"))

@@ -100,6 +100,18 @@ def test_yaml_core_words_stay_text(export: Export, write_spec: Write) -> None:
         (["--dynamic", "x:0", "--max-batch", "0"], ["--max-batch 0", "1 or more"]),
         (["--shapes", "x:1x3x8x8,x:2x3x8x8"], ["--shapes x:1x3x8x8,x:2x3x8x8", "--dynamic"]),
         (["--precision", "fp61"], ["--precision fp61", "'fp61'", "fp32, fp16, bf16, int8"]),
+        (["--precision", "fp16,fp16"], ["--precision", "'fp16' is given twice"]),
+        (["--precision", "FP16"], ["--precision FP16", "'FP16'", "fp32, fp16, bf16, int8"]),
+        (["--precision", ""], ["--precision", "empty name"]),
+        (["--default-precision", "fp8"], ["--default-precision", "'fp8'", "bf16"]),
+        (["--allow-drop", "int8"], ["--allow-drop int8", "PRECISION=POINTS"]),
+        (["--allow-drop", "fp32=1"], ["--allow-drop fp32=1", "other than fp32"]),
+        (["--allow-drop", "int8=-1"], ["--allow-drop int8=-1", "0 to 100"]),
+        (["--allow-drop", "int8=nan"], ["--allow-drop int8=nan", "0 to 100"]),
+        (["--report", "report.pdf"], ["--report report.pdf", "'.pdf'", "*.html or *.json"]),
+        (["--report", "no/such/folder/report.html"], ["--report", "no such folder"]),
+        (["--junit", "report.html"], ["--junit report.html", "*.xml"]),
+        (["--compute-capability", "8.9"], ["--compute-capability", "--preflight"]),
         (["--max-bach", "4"], ["--max-bach 4", "--max-batch?"]),
         (["--opset", "6"], ["--opset 6", "16 to 23"]),
         (["--opset", "15"], ["--opset 15", "16 to 23"]),
@@ -156,6 +168,15 @@ def test_the_flags_know_the_same_opsets_as_the_spec() -> None:
     from tritonstack_export.spec_flags import OPSET_MAX, OPSET_MIN
 
     assert (OPSETS.start, OPSETS.stop - 1) == (OPSET_MIN, OPSET_MAX)
+
+
+def test_the_flags_know_the_same_precisions_as_the_spec() -> None:
+    from typing import get_args
+
+    from tritonstack_export.precision_names import PRECISIONS
+    from tritonstack_export.spec_precision import PrecisionName
+
+    assert get_args(PrecisionName) == PRECISIONS
 
 
 def test_help_is_one_screen_and_imports_nothing_heavy() -> None:
