@@ -13,10 +13,16 @@ def main(argv: list[str]) -> int:
     """Run the command; the exit code is 0 without errors, 1 with errors."""
     arguments = _parser().parse_args(argv)
     from tritonstack.terminal import print_json
+    from tritonstack_export.check.plan_target import target_from_flags
     from tritonstack_export.check.report_text import report_text
     from tritonstack_export.check.repository_check import check_repository
 
-    report = check_repository(arguments.directory, gpus=_gpu_count(arguments.gpus), allow_empty=arguments.allow_empty)
+    report = check_repository(
+        arguments.directory,
+        gpus=_gpu_count(arguments.gpus),
+        allow_empty=arguments.allow_empty,
+        target=target_from_flags(arguments.tensorrt, arguments.compute_capability),
+    )
     passed = report.ok and not (arguments.strict and report.warnings)
     if arguments.json:
         print_json({**report.as_dict(), "passed": passed})
@@ -38,6 +44,16 @@ def _parser() -> argparse.ArgumentParser:
         "--gpus",
         metavar="N|auto",
         help="GPUs of the machine that will serve it; auto counts those here (default: placement is not judged)",
+    )
+    parser.add_argument(
+        "--tensorrt",
+        metavar="VERSION",
+        help="TensorRT of the server: engines have to fit it (default: that of this machine, where it has one)",
+    )
+    parser.add_argument(
+        "--compute-capability",
+        metavar="X.Y[,…]",
+        help="compute capability of the GPUs that will serve it, such as 9.0 (default: that of the GPUs here)",
     )
     parser.add_argument("--allow-empty", action="store_true", help="a repository without models is fine")
     parser.add_argument("--strict", action="store_true", help="warnings fail too")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -12,15 +11,13 @@ from tritonstack_export.check.folder_walk import resolve_link
 from tritonstack_export.check.model_entry import ModelEntry
 from tritonstack_export.check.onnx_file import check_onnx_file
 from tritonstack_export.check.onnx_rules import check_against_graph
+from tritonstack_export.check.plan_file import check_plan
 from tritonstack_export.check.platform import MODEL_FILES
+from tritonstack_export.engine.plan_record import Target
 from tritonstack_export.repository.config_text import ModelConfig
 
-# Serialized TensorRT engines start with this word ("ftrt" in the file's byte order).
-_PLAN_MAGIC = b"ftrt"
-_SMALLEST_PLAN_BYTES = 64
 
-
-def check_model_files(entry: ModelEntry, config: ModelConfig, *, real_root: Path) -> None:
+def check_model_files(entry: ModelEntry, config: ModelConfig, *, real_root: Path, target: Target) -> None:
     """Look at every version; those the policy does not serve only get warnings for a missing file."""
     if entry.is_ensemble:
         return
@@ -28,7 +25,8 @@ def check_model_files(entry: ModelEntry, config: ModelConfig, *, real_root: Path
     for version in entry.versions:
         folder = entry.version_paths[version]
         for name in names:
-            _check_one(entry, config, folder, name, served=version in entry.served, real_root=real_root)
+            served = version in entry.served
+            _check_one(entry, config, folder, name, served=served, real_root=real_root, target=target)
         if version in entry.served:
             _check_manifest(entry, folder)
 
@@ -55,7 +53,7 @@ def _file_names(entry: ModelEntry, config: ModelConfig) -> list[str]:
 
 
 def _check_one(
-    entry: ModelEntry, config: ModelConfig, folder: Path, name: str, *, served: bool, real_root: Path
+    entry: ModelEntry, config: ModelConfig, folder: Path, name: str, *, served: bool, real_root: Path, target: Target
 ) -> None:
     findings = entry.findings
     path = folder / name
@@ -97,9 +95,18 @@ def _check_one(
                 item = findings.items[index]
                 findings.items[index] = replace(item, message=f"version {folder.name}: {item.message}")
     elif entry.backend == "tensorrt":
-        _check_plan(path, shown, findings)
+        check_plan(path, shown, findings, target=_plan_target(config, name, target))
     elif entry.backend == "python":
         _check_python(path, shown, findings)
+
+
+def _plan_target(config: ModelConfig, name: str, target: Target) -> Target:
+    """What one engine file has to fit: with files per compute capability, each only the GPUs that will load it."""
+    own = tuple(sorted(capability for capability, file in config.cc_model_filenames.items() if file == name))
+    if own:
+        return Target(target.tensorrt, own)
+    others = set(config.cc_model_filenames)
+    return Target(target.tensorrt, tuple(gpu for gpu in target.compute_capabilities if gpu not in others))
 
 
 def _present_instead(folder: Path) -> str:
@@ -110,52 +117,6 @@ def _present_instead(folder: Path) -> str:
     if not names:
         return ": the version folder is empty"
     return f"; the folder has {', '.join(map(printable, names[:3]))}" + (" …" if len(names) > 3 else "")
-
-
-def _check_plan(path: Path, shown: str, findings: FindingList) -> None:
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(_PLAN_MAGIC))
-            size = path.stat().st_size
-    except OSError as error:
-        findings.error("unreadable", f"{shown}: {error.strerror}", fix="check its permissions", path=path)
-        return
-    if head != _PLAN_MAGIC:
-        findings.error(
-            "plan-file",
-            f"{shown} is no TensorRT engine",
-            fix="build the engine again on the GPU that serves it",
-            path=path,
-        )
-    elif size < _SMALLEST_PLAN_BYTES:
-        findings.error(
-            "plan-file", f"{shown} is cut short ({size} bytes)", fix="copy or build the engine again", path=path
-        )
-    record = path.with_name(path.name + ".json")
-    if record.is_file():
-        try:
-            fields = json.loads(record.read_bytes())
-        except (OSError, ValueError) as error:
-            findings.error(
-                "plan-record", f"{record.name} is no JSON: {error}", fix="build the engine again", path=record
-            )
-            return
-        given = fields if isinstance(fields, dict) else {}
-        missing = [key for key in ("tensorrt", "compute_capability") if not given.get(key)]
-        if missing:
-            findings.error(
-                "plan-record",
-                f"{record.name} does not say {' and '.join(missing)}",
-                fix="build the engine again with `tritonstack`",
-                path=record,
-            )
-    elif not (path.parent / "manifest.json").is_file():
-        findings.warning(
-            "plan-record",
-            f"{shown} has no record of the TensorRT version and the GPU it was built for; it runs on those only",
-            fix="build it with `tritonstack`, which writes the record",
-            path=path,
-        )
 
 
 def _check_python(path: Path, shown: str, findings: FindingList) -> None:

@@ -17,18 +17,23 @@ from tritonstack_export.check.label_rules import check_labels
 from tritonstack_export.check.model_entry import ModelEntry
 from tritonstack_export.check.model_files import check_model_files
 from tritonstack_export.check.parameter_rules import check_parameters
+from tritonstack_export.check.plan_target import target_here
 from tritonstack_export.check.platform import resolve_backend
 from tritonstack_export.check.scheduling_rules import check_scheduling
 from tritonstack_export.check.tensor_rules import check_tensors
 from tritonstack_export.check.version_policy import resolve_served_versions
 from tritonstack_export.check.warmup_rules import check_warmup
+from tritonstack_export.engine.plan_record import Target
 
 
-def check_repository(path: Path | str, *, gpus: int | None = None, allow_empty: bool = False) -> CheckReport:
+def check_repository(
+    path: Path | str, *, gpus: int | None = None, allow_empty: bool = False, target: Target | None = None
+) -> CheckReport:
     """Everything wrong with the model repository at `path`, in one pass that starts no server.
 
     `gpus` is the number of GPUs of the machine that will serve it: None when unknown (placement is not judged then),
-    0 for none. An empty repository is an error unless `allow_empty`. Needs onnx only when an ONNX model is there.
+    0 for none. An empty repository is an error unless `allow_empty`. `target`: what TensorRT engines have to fit;
+    None: this machine, where it has a GPU and TensorRT. Needs onnx only when an ONNX model is there.
 
     Raises UsageError when `path` is no folder or is a single model instead of a repository; broken content never
     raises, it becomes a finding.
@@ -38,8 +43,11 @@ def check_repository(path: Path | str, *, gpus: int | None = None, allow_empty: 
     findings = FindingList(path=root)
     entries = find_models(root, findings=findings)
     real_root = Path(os.path.realpath(root))
+    if target is None:
+        # Asking TensorRT takes a second, so only where an engine is.
+        target = target_here() if any(True for _ in root.glob("*/*/*.plan")) else Target()
     for entry in entries:
-        _check_model(entry, gpus=gpus, real_root=real_root)
+        _check_model(entry, gpus=gpus, real_root=real_root, target=target)
     models = {entry.name: entry for entry in entries}
     for entry in entries:
         if entry.is_ensemble and entry.config is not None:
@@ -63,7 +71,7 @@ def check_repository(path: Path | str, *, gpus: int | None = None, allow_empty: 
     return CheckReport(root, tuple(ordered), servable)
 
 
-def _check_model(entry: ModelEntry, *, gpus: int | None, real_root: Path) -> None:
+def _check_model(entry: ModelEntry, *, gpus: int | None, real_root: Path, target: Target) -> None:
     if not entry.path.is_dir():
         return
     read_config(entry)
@@ -87,7 +95,7 @@ def _check_model(entry: ModelEntry, *, gpus: int | None, real_root: Path) -> Non
     check_warmup(entry, config)
     check_labels(entry, config)
     check_parameters(entry, config)
-    check_model_files(entry, config, real_root=real_root)
+    check_model_files(entry, config, real_root=real_root, target=target)
 
 
 def _report_broken_steps(models: Mapping[str, ModelEntry]) -> None:

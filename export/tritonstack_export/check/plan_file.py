@@ -1,0 +1,120 @@
+"""TensorRT engines in a repository: whole, of the right kind, with a record, and made for what will serve them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritonstack.errors import RepositoryError
+from tritonstack_export.check.finding import FindingList
+from tritonstack_export.digest import file_sha256
+from tritonstack_export.engine.plan_header import PlanHeader, read_plan_header, same_release, version_numbers
+from tritonstack_export.engine.plan_record import PlanRecord, Target, read_record
+
+# The header alone; a real engine has kilobytes.
+_SMALLEST_PLAN_BYTES = 64
+_REBUILD = "rebuild it there with `tritonstack build-engines`"
+
+
+def check_plan(path: Path, shown: str, findings: FindingList, *, target: Target) -> None:
+    """Look at one engine and the record beside it. `shown`: how messages call the file."""
+    try:
+        header = read_plan_header(path)
+    except OSError as error:
+        findings.error("unreadable", f"{shown}: {error.strerror}", fix="check its permissions", path=path)
+        return
+    if not _check_header(header, path, shown, findings):
+        return
+    record_path = path.with_name(f"{path.name}.json")
+    record = None
+    if record_path.exists():
+        try:
+            record = read_record(record_path)
+        except RepositoryError as error:
+            findings.error("plan-record", error.summary, fix=error.next_step or _REBUILD, path=record_path)
+            return
+    if record is None:
+        _check_without_record(header, path, shown, findings, target)
+        return
+    if not _check_agreement(record, header, path, shown, findings):
+        return
+    misfit = record.misfit(target)
+    if misfit is not None:
+        findings.error("plan-target", f"{shown}: {misfit}", fix=_REBUILD, path=path)
+
+
+def _check_header(header: PlanHeader, path: Path, shown: str, findings: FindingList) -> bool:
+    if header.kind == "rtx":
+        findings.error(
+            "plan-file",
+            f"{shown} is a TensorRT for RTX engine: Triton's tensorrt backend cannot load it",
+            fix="build it with TensorRT itself, on the GPU that serves it (`tritonstack build-engines`)",
+            path=path,
+        )
+    elif header.kind == "unknown":
+        findings.error(
+            "plan-file",
+            f"{shown} is no TensorRT engine",
+            fix="build the engine again on the GPU that serves it",
+            path=path,
+        )
+    elif header.kind == "short" or header.size_bytes < _SMALLEST_PLAN_BYTES:
+        findings.error(
+            "plan-file",
+            f"{shown} is cut short ({header.size_bytes} bytes)",
+            fix="copy or build the engine again",
+            path=path,
+        )
+    else:
+        return True
+    return False
+
+
+def _check_without_record(header: PlanHeader, path: Path, shown: str, findings: FindingList, target: Target) -> None:
+    """The header still tells the TensorRT version, though not whether newer ones were to be able to load the engine."""
+    built, server = header.version, version_numbers(target.tensorrt or "")
+    if built is not None and server is not None and not same_release(built, server):
+        findings.error(
+            "plan-target",
+            f"{shown}: engine built with TensorRT {header.version_text}, this machine has {target.tensorrt}",
+            fix=_REBUILD,
+            path=path,
+        )
+        return
+    known = f" (its header says TensorRT {header.version_text})" if built is not None else ""
+    findings.warning(
+        "plan-record",
+        f"{shown} has no record of the GPU it was built for, and runs on that kind only{known}",
+        fix="build it with `tritonstack build-engines`, which writes the record",
+        path=path,
+    )
+
+
+def _check_agreement(record: PlanRecord, header: PlanHeader, path: Path, shown: str, findings: FindingList) -> bool:
+    """Whether record and engine belong together."""
+    said = version_numbers(record.tensorrt)
+    if header.version is not None and said is not None and not same_release(header.version, said):
+        findings.error(
+            "plan-record",
+            f"{shown} was written by TensorRT {header.version_text}, its record says {record.tensorrt}",
+            fix="they do not belong together: build the engine again",
+            path=path,
+        )
+        return False
+    size, sha256 = record.fields.get("plan_bytes"), record.fields.get("plan_sha256")
+    if isinstance(size, int) and size != header.size_bytes:
+        findings.error(
+            "plan-file",
+            f"{shown} has {header.size_bytes} bytes, its record says {size}",
+            fix="it was cut short or replaced: copy or build the engine again",
+            path=path,
+        )
+        return False
+    if isinstance(sha256, str) and sha256 != file_sha256(path):
+        findings.error(
+            "plan-file",
+            f"{shown} is not the engine of its record (its SHA-256 differs)",
+            fix="it was damaged or replaced: copy or build the engine again",
+            path=path,
+        )
+        return False
+    return True
