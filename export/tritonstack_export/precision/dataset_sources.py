@@ -131,10 +131,8 @@ def _pictures(
                 if isinstance(value, TritonstackError):
                     broken.append(value)
                 elif not broken:
-                    batch = (
-                        value[np.newaxis] if signature.batched or value.ndim < len(signature.inputs[0].shape) else value
-                    )
-                    yield path.relative_to(root).as_posix(), {name: batch}, label
+                    whole = value[np.newaxis] if signature.batched or value.ndim == rank - 1 else value
+                    yield path.relative_to(root).as_posix(), {name: whole}, label
     if broken:
         more = f" (and {len(broken) - 1} more pictures cannot be read)" if len(broken) > 1 else ""
         raise InputError(f"`{key}.images`: {broken[0]}{more}", next_step="mend or remove what cannot be read")
