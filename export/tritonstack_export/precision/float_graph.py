@@ -151,6 +151,7 @@ def _apart(
 ) -> TensorProto:
     from onnx import TensorProto, helper, numpy_helper
 
+    array: Array
     if tensor.data_location == TensorProto.EXTERNAL:
         file, offset, _ = onnx_tensors.external_span(tensor, folder)
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)

@@ -12,6 +12,7 @@ import numpy as np
 from tritonstack.errors import InputError, UsageError
 from tritonstack_export.onnx_graph import opset
 from tritonstack_export.precision.float_graph import FloatGraph
+from tritonstack_export.samples import Array
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -150,7 +151,7 @@ def _fold_weights(graph: FloatGraph, op_types: Sequence[str]) -> None:
     producers = {name: node for node in nodes for name in node.output}
     folded: dict[str, str] = {}
 
-    def value(name: str) -> np.ndarray | None:  # type: ignore[type-arg]
+    def value(name: str) -> Array | None:
         if name in names:
             return graph.weight(name)
         node = producers.get(name)

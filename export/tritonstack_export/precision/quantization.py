@@ -1,13 +1,13 @@
 """Put Q/DQ nodes around layers: symmetric INT8, one scale per weight channel, one per activation.
 
 Every layer gets `x → QuantizeLinear → DequantizeLinear` before its activation input, and its weight becomes an INT8
-initializer behind a DequantizeLinear. Biases and outputs stay in float: this is the form TensorRT 10 and 11 read as INT8
-(no INT32 bias, no zero point other than 0, no scale that is not positive, no QLinear or dynamic operator).
+initializer behind a DequantizeLinear. Biases and outputs stay in float: this is the form that TensorRT 10 and 11 read
+as INT8 (no INT32 bias, no zero point other than 0, no scale that is not positive, no QLinear or dynamic operator).
 
 ONNX Runtime's own quantizer gives the same weights and scales (a test compares them). It is not used, because the
 fallback needs a graph for each of dozens of sets of layers, of which it makes one in seconds and through files; and
-because it puts one Q/DQ pair before all readers of a value, so a layer that is to stay in float beside an INT8 one would
-still read rounded values.
+because it puts one Q/DQ pair before all readers of a value, so a layer that is to stay in float beside an INT8 one
+would still read rounded values.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Quantizer:
         self._constants(model, stem, made.scale, np.zeros(made.scale.shape, np.int8))
         model.graph.initializer.append(placeholder(stem, made.codes))
         arrays[stem] = made.codes
-        attributes = {} if axis is None else {"axis": axis}
+        attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
         nodes.append(
             helper.make_node(
                 "DequantizeLinear",
