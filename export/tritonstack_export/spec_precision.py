@@ -27,13 +27,15 @@ class Gates(Strict):
     `snr_db`: signal-to-noise ratio in dB, the signal being the spread of the output over the samples.
     `max_rel`: largest difference divided by that spread (half of largest minus smallest). `max_abs`: the largest
     difference itself.
-    `cosine`: smallest cosine of a sample's output with the reference's.
+    `cosine`: smallest cosine of a sample's output with the reference's. `equal`: share of equal values of an output of
+    whole numbers or booleans, which has none of the other measures.
     """
 
     snr_db: Number | None = None
     cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
     max_rel: Positive | None = None
     max_abs: Positive | None = None
+    equal: Share | None = None
 
 
 class VariantGates(Gates):

@@ -1,0 +1,252 @@
+"""The gates of a variant: every output for itself, at every batch size that matters, against FP32 on real inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tritonstack.errors import GateError, InputError
+from tritonstack_export.precision.output_distance import OutputDistance, is_float, output_distance, spread_of
+from tritonstack_export.precision.reference_runner import Runner
+from tritonstack_export.samples import Array
+from tritonstack_export.signature import Signature
+from tritonstack_export.spec import BATCH
+
+if TYPE_CHECKING:
+    from tritonstack_export.spec_precision import PrecisionName, VariantGates
+
+SAMPLES_PER_BATCH_SIZE = 32
+"""At batches above the smallest about this many samples are compared; at the smallest all of them."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a row has to reach; None: not asked. Of `snr_db`, `cosine` and `equal` at least, of the others at most."""
+
+    snr_db: float | None = None
+    cosine: float | None = None
+    max_rel: float | None = None
+    max_abs: float | None = None
+    equal: float | None = None
+
+
+# Measured with real inputs (docs/precision.md has the table): half of the distance, in dB, between what a sound
+# conversion reaches and where task accuracy starts to suffer.
+DEFAULT_LIMITS: dict[PrecisionName, Limits] = {
+    "fp32": Limits(snr_db=60.0, cosine=0.99999, max_rel=0.01, equal=0.999),
+    "fp16": Limits(snr_db=35.0, cosine=0.999, max_rel=0.05, equal=0.98),
+    "bf16": Limits(snr_db=20.0, cosine=0.99, max_rel=0.3, equal=0.9),
+    "int8": Limits(snr_db=15.0, cosine=0.98, max_rel=0.5, equal=0.85),
+}
+
+
+@dataclass(frozen=True)
+class VariantRow:
+    """One output at one batch size. `batch` 0: the model has no batch. `against`: `fp32`, or `alone` for the same
+    samples run by themselves. `problem`: why it does not pass, None when it does."""
+
+    output: str
+    batch: int
+    against: str
+    distance: OutputDistance
+    limits: Limits
+    problem: str | None
+
+
+def limits_for(output: str, gates: VariantGates, precision: PrecisionName) -> Limits:
+    """Those of the output, else those of all outputs, else the defaults of the precision."""
+    default = DEFAULT_LIMITS[precision]
+    own = gates.outputs.get(output)
+
+    def chosen(name: str) -> float | None:
+        for source in (own, gates):
+            value = getattr(source, name, None)
+            if value is not None:
+                return float(value)
+        return getattr(default, name)  # type: ignore[no-any-return]
+
+    return Limits(*(chosen(name) for name in ("snr_db", "cosine", "max_rel", "max_abs", "equal")))
+
+
+def judge(distance: OutputDistance, limits: Limits) -> str | None:
+    """Why a distance does not pass, with measure, number and limit; None when it does."""
+    if distance.problem is not None:
+        return distance.problem
+    found = []
+    for name, unit in (("snr_db", " dB"), ("cosine", ""), ("equal", "")):
+        value, limit = getattr(distance, name), getattr(limits, name)
+        if value is not None and limit is not None and value < limit:
+            shown = {"snr_db": "SNR", "cosine": "cosine", "equal": "the share of equal values"}[name]
+            found.append(f"{shown} is {value:.4g}{unit} where at least {limit:g}{unit} is needed")
+    for name, shown in (("max_rel", "the largest difference over the spread"), ("max_abs", "the largest difference")):
+        value, limit = getattr(distance, name), getattr(limits, name)
+        if value is not None and limit is not None and value > limit:
+            found.append(f"{shown} is {value:.4g} where at most {limit:g} is allowed")
+    return "; ".join(found) or None
+
+
+def compare_variant(
+    reference: Runner,
+    variant: Runner,
+    samples: Sequence[Mapping[str, Array]],
+    signature: Signature,
+    gates: VariantGates,
+    precision: PrecisionName,
+) -> list[VariantRow]:
+    """One row for each output at batches 1, 2, opt and max (as far as they are served), and one more for each batch
+    above the smallest that compares it with the same samples run alone.
+
+    `samples`: inputs by name. With a batch, axis 0 of each is split into rows first; batches are made of rows of equal
+    shapes, repeated where there are too few. The reference runs at the smallest batch, so an output that depends on
+    its companions differs from it. Raises InputError without samples and for gates of outputs that are not there.
+    """
+    return VariantComparison(reference, samples, signature).rows(variant, gates, precision)
+
+
+class VariantComparison:
+    """The reference's outputs on samples, for comparing several variants with them. See compare_variant."""
+
+    def __init__(self, reference: Runner, samples: Sequence[Mapping[str, Array]], signature: Signature) -> None:
+        """Runs the reference. Raises InputError without samples."""
+        self._batched = signature.batched
+        self._groups = _rows(samples, signature) if signature.batched else [[dict(sample)] for sample in samples]
+        if not self._groups:
+            raise InputError("no samples to compare a variant on", expected="at least one set of inputs")
+        self._sizes = _batch_sizes(signature)
+        self._expected = [_run(reference, group, self._sizes[0]) for group in self._groups]
+        self._names = list(self._expected[0][0])
+        flat = {name: [row[name] for group in self._expected for row in group] for name in self._names}
+        self._spreads = {name: spread_of(values) for name, values in flat.items() if all(is_float(v) for v in values)}
+
+    def rows(self, variant: Runner, gates: VariantGates, precision: PrecisionName) -> list[VariantRow]:
+        """Raises InputError for gates of outputs that are not there, GateError where the variant cannot run."""
+        _require_known_outputs(gates, self._names)
+        limits = {name: limits_for(name, gates, precision) for name in self._names}
+        rows: list[VariantRow] = []
+        alone: list[list[dict[str, Array]]] = []
+        for size in self._sizes:
+            smallest = size == self._sizes[0]
+            chosen = list(_spread_over(self._groups, None if smallest else max(size, SAMPLES_PER_BATCH_SIZE)))
+            found = [_run(variant, [self._groups[group][row] for row in members], size) for group, members in chosen]
+            if smallest:
+                alone = found
+            values = [row for group in found for row in group]
+            for against, source in (("fp32", self._expected), *(() if smallest else (("alone", alone),))):
+                paired = [source[group][row] for group, members in chosen for row in members]
+                for name in self._names:
+                    distance = output_distance(
+                        [row[name] for row in paired], [row[name] for row in values], spread=self._spreads.get(name)
+                    )
+                    problem = judge(distance, limits[name])
+                    rows.append(VariantRow(name, size, against, distance, limits[name], problem))
+        return rows
+
+
+def _run(runner: Runner, rows: Sequence[Mapping[str, Array]], size: int) -> list[dict[str, Array]]:
+    """The outputs of each row, run in batches of `size`; 0: each by itself, as it is."""
+    if size == 0:
+        return [runner.run(row) for row in rows]
+    results: list[dict[str, Array]] = []
+    for start in range(0, len(rows), size):
+        members = [rows[(start + offset) % len(rows)] for offset in range(size)]
+        inputs = {name: np.concatenate([row[name] for row in members]) for name in members[0]}
+        outputs = runner.run(inputs)
+        for name, value in outputs.items():
+            if value.ndim == 0 or value.shape[0] != size:
+                raise GateError(
+                    f"output {name!r} does not follow the batch dimension",
+                    given=f"shape {list(value.shape)} at batch {size}",
+                    expected=f"{size} as its first dimension",
+                )
+        kept = min(size, len(rows) - start)
+        results.extend(
+            {name: value[index : index + 1].copy() for name, value in outputs.items()} for index in range(kept)
+        )
+    return results
+
+
+def _rows(samples: Sequence[Mapping[str, Array]], signature: Signature) -> list[list[dict[str, Array]]]:
+    """Single rows, in groups of equal shapes; the order within a group is that of the samples."""
+    groups: dict[tuple[tuple[int, ...], ...], list[dict[str, Array]]] = {}
+    names = [tensor.name for tensor in signature.inputs]
+    for sample in samples:
+        for index in range(sample[names[0]].shape[0]):
+            row = {name: sample[name][index : index + 1] for name in names}
+            groups.setdefault(tuple(value.shape for value in row.values()), []).append(row)
+    return list(groups.values())
+
+
+def _batch_sizes(signature: Signature) -> list[int]:
+    if not signature.batched:
+        return [0]
+    batch = signature.dimensions[BATCH]
+    return sorted({size for size in (1, 2, batch.min, batch.opt, batch.max) if batch.min <= size <= batch.max})
+
+
+def _spread_over(
+    groups: Sequence[Sequence[Mapping[str, Array]]], share: int | None
+) -> Iterator[tuple[int, Sequence[int]]]:
+    """(group, rows of it): all rows, or about `share` of them, spread over the groups in proportion to their size."""
+    total = sum(len(group) for group in groups)
+    for index, group in enumerate(groups):
+        if share is None or total <= share:
+            yield index, range(len(group))
+            continue
+        count = max(1, round(share * len(group) / total))
+        yield index, [position * len(group) // count for position in range(count)]
+
+
+def _require_known_outputs(gates: VariantGates, names: Sequence[str]) -> None:
+    for name in gates.outputs:
+        if name not in names:
+            raise InputError(
+                f"gates.outputs: the model has no output {name!r}", expected=f"one of {', '.join(sorted(names))}"
+            )
+
+
+def require_gates(rows: Sequence[VariantRow], precision: PrecisionName, *, hint: str | None = None) -> None:
+    """Raises GateError for the first row that does not pass. `hint`: what to try first, where somebody knows it."""
+    failed = [row for row in rows if row.problem is not None]
+    if not failed:
+        return
+    first = failed[0]
+    where = f" at batch {first.batch}" if first.batch else ""
+    if first.against == "alone":
+        summary = f"{precision}: a sample's {first.output!r} depends on the others in its batch{where}: {first.problem}"
+        next_step = "look for values computed over dimension 0 (dynamic quantization, norms, sorts)"
+    else:
+        summary = f"{precision}: output {first.output!r} is too far from FP32{where}: {first.problem}"
+        next_step = hint or _NEXT_STEP[precision].format(output=first.output)
+    others = sorted({row.output for row in failed} - {first.output})
+    if others:
+        summary += f" (so are {', '.join(map(repr, others))})"
+    raise GateError(summary, given=f"{first.distance.samples} samples", next_step=next_step)
+
+
+_NEXT_STEP: dict[PrecisionName, str] = {
+    "fp32": "compare the two files node by node",
+    "fp16": "keep the nodes that lose it in FP32 (precision.fp16.keep_fp32: names or operator types), try bf16 where "
+    "ranges are wide, or set precision.fp16.gates.outputs.{output} to what the task allows",
+    "bf16": "keep the nodes that lose it in FP32 (precision.bf16.keep_fp32), try fp16, which has 8 times the "
+    "precision, or set precision.bf16.gates.outputs.{output} to what the task allows",
+    "int8": "give back more layers (precision.int8.fallback.max_share, precision.int8.exclude), calibrate on more "
+    "typical inputs, or set precision.int8.gates.outputs.{output} to what the task allows",
+}
+
+
+def worst_rows(rows: Sequence[VariantRow]) -> dict[str, VariantRow]:
+    """The row of each output with the smallest SNR (or share of equal values) against FP32."""
+    worst: dict[str, VariantRow] = {}
+    for row in rows:
+        if row.against == "fp32" and (row.output not in worst or _rank(row) < _rank(worst[row.output])):
+            worst[row.output] = row
+    return worst
+
+
+def _rank(row: VariantRow) -> tuple[bool, float]:
+    distance = row.distance
+    value = distance.snr_db if distance.snr_db is not None else distance.equal
+    return (row.problem is None, float("-inf") if value is None else value)
