@@ -17,6 +17,7 @@ COMMANDS = {
     # name: (module with main(argv) -> int, one-line summary)
     "export": ("tritonstack_export.command", "export a PyTorch model into a Triton model repository"),
     "check": ("tritonstack_export.check.command", "validate a model repository before any server sees it"),
+    "preflight": ("tritonstack_export.preflight.command", "see without a GPU whether TensorRT will take a model"),
     "serve": ("tritonstack_deploy.serve.command", "serve a model repository with the embedded tritonserver"),
     "infer": ("tritonstack.infer.command", "send one inference request and show the answer"),
     "load": ("tritonstack.load.command", "put a model under load and measure it"),

@@ -20,20 +20,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tritonstack.errors import SetupError
-from tritonstack.terminal import human_bytes
+from tritonstack.terminal import Progress, human_bytes
 from tritonstack_export.preflight import pip_failure
 
 RTX_VERSION = "1.7.1.116"
 """The version of TensorRT for RTX that models are built with."""
-
-Notify = Callable[[str], None]
-"""Told what is going on, one short line at a time; safe to call often."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def install_command(site: Path) -> list[str]:
 
 
 def ensure_environment(
-    notify: Notify | None = None, *, install: bool = True, root: Path | None = None, wait_s: float = 900.0
+    progress: Progress | None = None, *, install: bool = True, root: Path | None = None, wait_s: float = 900.0
 ) -> Path:
     """The folder to put on the path of a process that imports TensorRT for RTX; installed when it is not there.
 
@@ -124,7 +121,7 @@ def ensure_environment(
     False nothing is installed. Raises SetupError when there is no such wheel for this interpreter, the installation
     fails (with the command to run by hand), or what lies there is damaged and may not be renewed.
     """
-    say = notify or (lambda text: None)
+    progress = progress or Progress(quiet=True)
     site = site_folder(root)
     problems = damage(site) if site.is_dir() else None
     if problems == []:
@@ -137,15 +134,15 @@ def ensure_environment(
         )
     try:
         site.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(site.parent.with_suffix(".lock"), say, wait_s):
+        with _lock(site.parent.with_suffix(".lock"), progress, wait_s):
             if site.is_dir():
                 # Another process was faster, or somebody ran the command by hand, or the disk lost something.
                 problems = damage(site)
                 if not problems:
                     return site
-                say(f"renewing TensorRT for RTX {RTX_VERSION}: {problems[0]}")
+                progress.note(f"renewing TensorRT for RTX {RTX_VERSION}: {problems[0]}")
             _sweep(site.parent)
-            _install(site, say)
+            _install(site, progress)
     except OSError as error:
         raise SetupError(
             f"TensorRT for RTX cannot be kept in {site.parent}: {error.strerror or error}",
@@ -193,7 +190,7 @@ def _file_problem(path: Path, digest: str, size: str) -> str | None:
 
 
 @contextmanager
-def _lock(path: Path, say: Notify, wait_s: float) -> Iterator[None]:
+def _lock(path: Path, progress: Progress, wait_s: float) -> Iterator[None]:
     """Hold an exclusive lock on `path`. The kernel gives it up when its owner ends, however that happens."""
     with path.open("a") as file:
         deadline = time.monotonic() + wait_s
@@ -207,7 +204,7 @@ def _lock(path: Path, say: Notify, wait_s: float) -> Iterator[None]:
                         f"another process has been installing TensorRT for RTX for {wait_s:.0f} s",
                         next_step=f"look what holds {path} (`fuser {path}`), and try again",
                     ) from None
-                say("waiting for another process that installs TensorRT for RTX")
+                progress.update("waiting for another process that installs TensorRT for RTX")
                 time.sleep(0.2)
         yield
 
@@ -218,12 +215,12 @@ def _sweep(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _install(site: Path, say: Notify) -> None:
+def _install(site: Path, progress: Progress) -> None:
     """Install into a temporary folder, prove that it works, and put it in place by a rename."""
     work = Path(tempfile.mkdtemp(prefix="tmp-", dir=site.parent))
     try:
         fresh, old = work / "site", work / "old"
-        _run_pip(fresh, work, site, say)
+        _run_pip(fresh, work, site, progress)
         problems = damage(fresh)
         if problems:
             raise SetupError(
@@ -238,7 +235,7 @@ def _install(site: Path, say: Notify) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _run_pip(target: Path, work: Path, site: Path, say: Notify) -> None:
+def _run_pip(target: Path, work: Path, site: Path, progress: Progress) -> None:
     requirements = work / "requirements.txt"
     requirements.write_text(
         "".join(f"{w.requirement} {' '.join(f'--hash=sha256:{d}' for d in w.sha256)}\n" for w in wheels())
@@ -248,11 +245,11 @@ def _run_pip(target: Path, work: Path, site: Path, say: Notify) -> None:
         *("--progress-bar", "off", "--no-input", "--disable-pip-version-check", "--no-compile", "--no-cache-dir"),
         *("--target", str(target), "--requirement", str(requirements)),
     ]
-    # pip unpacks in the temporary folder first: kept beside the target, moving it is a rename and a full /tmp no matter.
+    # pip unpacks there first: beside the target, moving it is a rename, and a small /tmp does not matter.
     scratch = work / "scratch"
     scratch.mkdir()
     log = work / "pip.log"
-    say(f"installing TensorRT for RTX {RTX_VERSION} for the pre-flight (148 MB to download, once)")
+    progress.note(f"installing TensorRT for RTX {RTX_VERSION} for the pre-flight (148 MB to download, once)")
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
@@ -265,7 +262,9 @@ def _run_pip(target: Path, work: Path, site: Path, say: Notify) -> None:
                     break
                 except subprocess.TimeoutExpired:
                     size = _folder_bytes(work)
-                    say(f"installing TensorRT for RTX: {human_bytes(size)} of about {human_bytes(_WORK_BYTES)}")
+                    progress.update(
+                        f"installing TensorRT for RTX: {human_bytes(size)} of about {human_bytes(_WORK_BYTES)}"
+                    )
         finally:
             if process.poll() is None:
                 process.kill()
