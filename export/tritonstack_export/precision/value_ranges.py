@@ -121,6 +121,7 @@ class ValueReader:
         floats = sorted(name for name in wanted if scope.get(name) == FLOAT)
         self._fed = [name for name in floats if name in inputs]
         self._computed = [name for name in floats if name in computed]
+        self.names = (*self._fed, *self._computed)
         self._groups: list[list[str]] | None = None
         self._session = self._open(typed)
         self._inputs = {value.name for value in self._session.get_inputs()}

@@ -38,8 +38,8 @@ class Limits:
 DEFAULT_LIMITS: dict[PrecisionName, Limits] = {
     "fp32": Limits(snr_db=60.0, cosine=0.99999, max_rel=0.01, equal=0.999),
     "fp16": Limits(snr_db=35.0, cosine=0.999, max_rel=0.05, equal=0.98),
-    "bf16": Limits(snr_db=20.0, cosine=0.99, max_rel=0.3, equal=0.9),
-    "int8": Limits(snr_db=15.0, cosine=0.98, max_rel=0.5, equal=0.85),
+    "bf16": Limits(snr_db=20.0, cosine=0.97, max_rel=0.3, equal=0.9),
+    "int8": Limits(snr_db=15.0, cosine=0.9, max_rel=0.5, equal=0.85),
 }
 
 
