@@ -86,7 +86,7 @@ def main() -> None:
             rates[batch] = interleave(
                 options.rounds,
                 {
-                    key: (lambda run=run, batch=batch: rate(run, feeds[batch], batch, options.seconds))
+                    key: (lambda run=run, batch=batch, feeds=feeds: rate(run, feeds[batch], batch, options.seconds))
                     for key, run in sessions.items()
                 },
             )
