@@ -145,7 +145,7 @@ def _preflight(
 
 def _with_flags(error: UsageError, target: Target) -> UsageError:
     """The error of a lone file whose sizes nobody said, with the flags that say them."""
-    if error.next_step is not None or "argument" in error.summary:
+    if error.summary.startswith("argument "):
         return error
     return UsageError(
         f"{target.label}: {error.summary}",

@@ -6,6 +6,7 @@ RTX product, and Triton's tensorrt backend loads no such engine. So nothing is e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ PROXY_NOTE = f"No artefact: built with {BUILDER} as a proxy for TensorRT"
 
 # At which step a kind of EngineError stops; all others are the build itself.
 _STEP_OF_KIND: Mapping[str, Step] = {"empty": "file", "parse": "parse", "precision": "parse", "profile": "profiles"}
+# Said of every model with integer inputs, where there is nothing to do: the binding is INT64 as it should be.
+_HARMLESS = re.compile(r"Make sure input .* has Int64 binding")
 # What is no fault of the model: raised, not reported.
 _SETUP_KINDS = {"import", "gpu"}
 # The finding of `check` for a graph that breaks ONNX's own rules.
@@ -257,7 +260,7 @@ def _build(
         seconds=round(outcome.seconds, 3),
         engine_bytes=outcome.plan_bytes,
         peak_rss_bytes=outcome.peak_rss_bytes,
-        warnings=outcome.warnings,
+        warnings=tuple(text for text in outcome.warnings if not _HARMLESS.search(text)),
     )
 
 

@@ -49,7 +49,9 @@ def _details(result: PreflightResult) -> dict[Step, str]:
     ]
     return {
         "file": "whole and sound",
-        "parse": f"{result.layers} layers, every operator known, types agree ({types})" if result.layers else "",
+        "parse": f"{result.layers} layer{'s' * (result.layers != 1)}, every operator known, types agree ({types})"
+        if result.layers
+        else "",
         "profiles": bounds or ("every shape is fixed" if result.passed else "fit"),
         "build": ", ".join(filter(None, built)),
     }

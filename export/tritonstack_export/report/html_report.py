@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from datetime import datetime
 
 from tritonstack.terminal import human_bytes, human_seconds
 from tritonstack_export.report.data import ExportReport, Variant
 from tritonstack_export.report.html_style import STYLE
-from tritonstack_export.report.markup import Markup, data_table, join, tag
+from tritonstack_export.report.markup import Markup, data_table, escape, join, tag
 from tritonstack_export.report.pareto_plot import Point, pareto_plot
 from tritonstack_export.report.variant_section import bars, color_class, named, render_variant, verdict
-from tritonstack_export.report.wording import figure
+from tritonstack_export.report.wording import figure, percent
 
 _NOTHING_LOADED = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -56,7 +58,12 @@ def _header(report: ExportReport) -> Markup:
         said += ["; served under the bare name: ", tag("strong", report.default_variant)]
     lines: list[Markup] = [
         tag("h1", report.model),
-        tag("p", verdict(report.passed), " ", tag("span", "export of ", report.created_at, ", ", said, class_="soft")),
+        tag(
+            "p",
+            verdict(report.passed),
+            " ",
+            tag("span", "exported ", _moment(report.created_at), ", ", said, class_="soft"),
+        ),
     ]
     if failed:
         lines.append(tag("p", "Did not pass: ", ", ".join(failed), ".", class_="problem"))
@@ -64,31 +71,42 @@ def _header(report: ExportReport) -> Markup:
     return tag("header", lines)
 
 
+def _moment(text: str) -> Markup:
+    """``30 November 2026, 22:30 UTC``; the text as it is when it is no time."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return escape(text)
+    zone = moment.strftime("%z")
+    zone = "UTC" if zone == "+0000" else f"UTC{zone[:3]}:{zone[3:5]}" if zone else ""
+    return tag("time", f"{moment.day} {moment:%B %Y, %H:%M} {zone}".strip(), datetime=text)
+
+
 def _overview(report: ExportReport) -> Markup:
     batches = sorted({row.batch for variant in report.variants for row in variant.latency})
     accurate = any(variant.accuracy for variant in report.variants)
-    header = ["variant", "size", "lowest SNR"]
+    header = ["variant", "verdict", "size", "lowest SNR"]
     header += ["accuracy", "points lost"] if accurate else []
-    header += [f"median, batch {batch}" for batch in batches]
+    header += [f"batch {batch}" for batch in batches]
     header += ["samples/s"] if batches else []
     header += ["pre-flight"] if any(variant.preflight for variant in report.variants) else []
-    numbers = range(1, len(header) - (1 if header[-1] == "pre-flight" else 0))
-    rows = [
-        [*_overview_row(variant, batches, accurate, header), verdict(variant.passed)] for variant in report.variants
-    ]
-    return data_table("Every variant at a glance", [*header, "verdict"], rows, numbers=numbers)
+    numbers = range(2, len(header) - (1 if header[-1] == "pre-flight" else 0))
+    rows = [_overview_row(variant, batches, accurate, header) for variant in report.variants]
+    caption = "Every variant at a glance" + ("; per batch: the median latency of one call" if batches else "")
+    return data_table(caption, header, rows, numbers=numbers)
 
 
 def _overview_row(variant: Variant, batches: list[int], accurate: bool, header: list[str]) -> list[Markup | str]:
-    ratios = [row.snr_db for row in variant.rows if row.snr_db is not None]
+    lowest = lowest_snr(variant)
     cells: list[Markup | str] = [
         named(variant),
+        verdict(variant.passed),
         human_bytes(variant.size_bytes) if variant.size_bytes is not None else "–",
-        f"{figure(min(ratios))} dB" if ratios else "–",
+        f"{figure(lowest)} dB" if lowest is not None else "–",
     ]
     if accurate:
         accuracy = variant.accuracy
-        cells.append(f"{figure(100 * accuracy.value, 4)} %" if accuracy else "–")
+        cells.append(percent(accuracy.value) if accuracy else "–")
         cells.append(figure(accuracy.drop) if accuracy else "–")
     medians = {row.batch: row.p50_ms for row in variant.latency}
     cells += [f"{figure(medians[batch])} ms" if batch in medians else "–" for batch in batches]
@@ -100,9 +118,15 @@ def _overview_row(variant: Variant, batches: list[int], accurate: bool, header: 
     return cells
 
 
+def lowest_snr(variant: Variant) -> float | None:
+    """The worst signal-to-noise ratio over all outputs and sizes in dB, None where none is finite."""
+    finite = [row.snr_db for row in variant.rows if row.snr_db is not None and math.isfinite(row.snr_db)]
+    return min(finite, default=None)
+
+
 def _plots(report: ExportReport) -> list[Markup]:
     """Latency and size against accuracy, or against the worst SNR where no accuracy was measured."""
-    timed = [variant for variant in report.variants if variant.latency]
+    timed = [v for v in report.variants if v.latency and all(math.isfinite(row.p50_ms) for row in v.latency)]
     sized = [variant for variant in report.variants if variant.size_bytes is not None]
     accurate = [variant for variant in report.variants if variant.accuracy]
     if accurate:
@@ -112,9 +136,9 @@ def _plots(report: ExportReport) -> list[Markup]:
 
     def quality(variant: Variant) -> float | None:
         if accurate:
-            return 100 * variant.accuracy.value if variant.accuracy else None
-        ratios = [row.snr_db for row in variant.rows if row.snr_db is not None]
-        return min(ratios) if ratios and variant.made_from else None
+            value = variant.accuracy.value if variant.accuracy else math.nan
+            return 100 * value if math.isfinite(value) else None
+        return lowest_snr(variant) if variant.made_from else None
 
     def panel(variants: list[Variant], costs: list[float], cost: str, title: str, identity: str) -> Markup:
         points = [

@@ -12,9 +12,11 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
-main { max-width: 1060px; margin: 0 auto; padding: 40px 24px 64px; }
+main { max-width: 1100px; margin: 0 auto; padding: 40px 24px 64px; }
 h1 { font-size: 28px; line-height: 1.2; margin: 0 0 6px; overflow-wrap: anywhere; }
-h2 { font-size: 19px; margin: 44px 0 12px; }
+h2 { font-size: 19px; margin: 44px 0 12px; overflow-wrap: anywhere; }
+h2 .verdict { margin-left: 8px; vertical-align: 2px; }
+h2 .named { min-width: 0; }
 h3 { font-size: 15px; margin: 26px 0 8px; }
 p { margin: 8px 0; max-width: 76ch; }
 .soft { color: var(--soft); }
@@ -35,8 +37,9 @@ figcaption { color: var(--soft); font-size: 13px; padding: 2px 6px; }
 .scroll:focus-visible, a:focus-visible, summary:focus-visible { outline: 2px solid var(--fp16); outline-offset: 2px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--soft); font-size: 13px; padding: 4px 0 6px; }
-th, td { text-align: left; padding: 6px 14px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th, td { text-align: left; padding: 6px 12px 6px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 500; } thead th { color: var(--soft); font-size: 13px; white-space: nowrap; }
+.named { display: inline-block; min-width: min(22ch, 40vw); padding-left: 17px; text-indent: -17px; }
 tbody tr:last-child > * { border-bottom: 0; }
 .n { text-align: right; white-space: nowrap; }
 td.n + td:not(.n), th.n + th:not(.n) { padding-left: 14px; }

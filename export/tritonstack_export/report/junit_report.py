@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from tritonstack_export.report.data import ExportReport, GateLimit, NumericRow, Variant
-from tritonstack_export.report.wording import METRICS, figure, sizes_text
+from tritonstack_export.report.wording import METRICS, figure, percent, sizes_text
 
 # What XML 1.0 cannot hold, not even escaped.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -79,7 +79,7 @@ def _cases(variant: Variant) -> Iterator[_Case]:
         detail = variant.independence.detail or "a sample's result depends on the others in its batch"
         yield _Case("independent of the batch", None if variant.independence.passed else detail)
     if (accuracy := variant.accuracy) is not None:
-        said = f"{figure(100 * accuracy.value, 4)} % on {accuracy.samples} samples"
+        said = f"{percent(accuracy.value)} on {accuracy.samples} samples"
         if accuracy.drop is not None and accuracy.max_drop is not None:
             said += f": {figure(accuracy.drop)} points lost where {figure(accuracy.max_drop)} are allowed"
         yield _Case(f"accuracy: {accuracy.metric}", None if accuracy.passed else said)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tritonstack_export.report.markup import Markup, tag
 from tritonstack_export.report.wording import figure
 
 _WIDTH, _HEIGHT = 460, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 26, 22, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 20, 32, 46
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def pareto_plot(title: str, points: Sequence[Point], *, cost: str, quality: str,
         parts.append(_line(_LEFT, y_of(value), _WIDTH - _RIGHT, y_of(value), "grid"))
         parts.append(_words(_LEFT - 8, y_of(value) + 4, figure(value, 4), anchor="end"))
     parts.append(_words((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, cost, anchor="middle", css="axis"))
-    parts.append(_words(_LEFT - 48, _TOP - 8, quality, anchor="start", css="axis"))
+    parts.append(_words(_LEFT - 48, _TOP - 16, quality, anchor="start", css="axis"))
     front = pareto_front(points)
     if len(front) > 1:
         path = " ".join(f"{x_of(p.cost):.1f},{y_of(p.quality or 0):.1f}" for p in front)
@@ -64,16 +64,17 @@ def pareto_plot(title: str, points: Sequence[Point], *, cost: str, quality: str,
         for p in points
         if p.quality is not None
     ]
+    lines = [_between(front[i], front[i + 1], x_of, y_of) for i in range(len(front) - 1)]
     for point in points:
         x = x_of(point.cost)
         if point.quality is None:
             parts.append(_line(x, _TOP, x, _HEIGHT - _BOTTOM, "reference"))
-            parts.append(_label(point.label, x, _TOP + 14, taken))
+            parts.append(_label(point.label, x, _TOP + 14, taken, lines))
             continue
         y = y_of(point.quality)
         told = f"{point.label}: {cost} {figure(point.cost)}, {quality} {figure(point.quality, 4)}"
         parts.append(tag("circle", tag("title", told), cx=f"{x:.1f}", cy=f"{y:.1f}", r="6", class_=f"p {point.kind}"))
-        parts.append(_label(point.label, x, y + 4, taken))
+        parts.append(_label(point.label, x, y + 4, taken, lines))
     said = "; ".join(
         f"{p.label} {figure(p.cost)}{'' if p.quality is None else f' and {figure(p.quality, 4)}'}" for p in points
     )
@@ -89,7 +90,21 @@ def pareto_plot(title: str, points: Sequence[Point], *, cost: str, quality: str,
     )  # fmt: skip
 
 
-def _label(text: str, x: float, y: float, taken: list[tuple[float, float, float, float]]) -> Markup:
+def _between(
+    a: Point, b: Point, x_of: Callable[[float], float], y_of: Callable[[float], float]
+) -> list[tuple[float, float]]:
+    """Places along the line from `a` to `b`, close enough together that no name fits between them."""
+    x1, y1, x2, y2 = x_of(a.cost), y_of(a.quality or 0), x_of(b.cost), y_of(b.quality or 0)
+    return [(x1 + (x2 - x1) * i / 30, y1 + (y2 - y1) * i / 30) for i in range(31)]
+
+
+def _label(
+    text: str,
+    x: float,
+    y: float,
+    taken: list[tuple[float, float, float, float]],
+    lines: list[list[tuple[float, float]]],
+) -> Markup:
     """The name beside its point, where it covers neither a point nor another name as far as there is room."""
     shown = text if len(text) <= 34 else f"{text[:15]}…{text[-18:]}"
     width = 6.4 * len(shown)
@@ -108,7 +123,8 @@ def _label(text: str, x: float, y: float, taken: list[tuple[float, float, float,
         box = (left, y + dy - 11, left + width, y + dy + 3)
         outside = max(0.0, 2 - box[0]) + max(0.0, box[2] - _WIDTH + 2) + max(0.0, _TOP - 8 - box[1])
         covered = sum(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken)
-        penalty = outside * 10 + covered * 100
+        crossed = sum(any(box[0] < px < box[2] and box[1] < py < box[3] for px, py in line) for line in lines)
+        penalty = outside * 10 + covered * 100 + crossed * 30
         if best is None or penalty < best[0]:
             best = (penalty, x + dx, y + dy, anchor)
     assert best is not None  # noqa: S101  # the table of places is not empty
@@ -132,7 +148,7 @@ class _Axis:
             low = min(0.0, low)
         spread = high - low or max(abs(high), 1.0) * 0.1
         low = low if start_at_zero else low - 0.15 * spread
-        high = high + 0.15 * spread
+        high = high + (0.3 if start_at_zero else 0.15) * spread
         step = _round_step((high - low) / 5)
         first = math.ceil(low / step - 1e-9)
         last = math.floor(high / step + 1e-9)

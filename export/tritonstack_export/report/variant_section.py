@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tritonstack.terminal import human_bytes, human_seconds
 from tritonstack_export.report.data import NumericRow, Variant
 from tritonstack_export.report.markup import Child, Markup, data_table, tag
-from tritonstack_export.report.wording import METRICS, figure, sizes_text
+from tritonstack_export.report.wording import METRICS, figure, percent, sizes_text
 
 _KNOWN = ("fp32", "fp16", "bf16", "int8")
 
@@ -25,7 +25,7 @@ def verdict(passed: bool) -> Markup:
 def named(variant: Variant) -> Markup:
     """The variant's name with the colour it has in the plots."""
     dot = tag("span", class_=f"dot {color_class(variant.precision)}", aria_hidden="true")
-    return Markup(dot + tag("span", variant.name))
+    return tag("span", dot, variant.name, class_="named")
 
 
 def bars(rows: Sequence[tuple[str, float, str]], *, css: str = "bars") -> Markup:
@@ -105,11 +105,11 @@ def _accuracy(variant: Variant) -> Iterator[Markup]:
     yield tag("h3", "Accuracy")
     cells = [
         accuracy.metric,
-        f"{figure(100 * accuracy.value, 4)} %",
-        f"{figure(100 * accuracy.reference, 4)} %" if accuracy.reference is not None else "–",
+        percent(accuracy.value),
+        percent(accuracy.reference),
         figure(accuracy.drop),
         figure(accuracy.max_drop),
-        f"{figure(100 * accuracy.agreement, 4)} %" if accuracy.agreement is not None else "–",
+        percent(accuracy.agreement),
         f"{accuracy.samples:,}",
         verdict(accuracy.passed),
     ]
@@ -184,8 +184,8 @@ def _costs(variant: Variant) -> Iterator[Markup]:
                 layer.node,
                 layer.operator,
                 f"{figure(layer.gain_db)}" if layer.gain_db is not None else "–",
-                _percent(layer.macs_share),
-                _percent(layer.bytes_share),
+                percent(layer.macs_share),
+                percent(layer.bytes_share),
             ]
             for layer in variant.excluded
         ]
@@ -196,10 +196,6 @@ def _costs(variant: Variant) -> Iterator[Markup]:
         rows = [[island.node, island.operator, island.reason] for island in variant.islands]
         table = data_table("Nodes that stayed in FP32", ["node", "operator", "why"], rows)
         yield table if len(rows) <= 12 else tag("details", tag("summary", f"Show all {len(rows)}"), table)
-
-
-def _percent(share: float | None) -> str:
-    return f"{figure(100 * share)} %" if share is not None else "–"
 
 
 def _latency(variant: Variant) -> Iterator[Markup]:

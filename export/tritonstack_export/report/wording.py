@@ -25,6 +25,11 @@ def figure(value: float | None, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def percent(share: float | None) -> str:
+    """A share as points with two decimals, so that a column of them lines up: ``75.07 %``."""
+    return "–" if share is None or not math.isfinite(share) else f"{100 * share:.2f} %"
+
+
 def sizes_text(sizes: Mapping[str, int]) -> str:
     """``batch 3, sequence 17``."""
     return ", ".join(f"{name} {size}" for name, size in sizes.items()) or "the fixed shapes"
