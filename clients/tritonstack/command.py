@@ -18,6 +18,8 @@ COMMANDS = {
     "export": ("tritonstack_export.command", "export a PyTorch model into a Triton model repository"),
     "check": ("tritonstack_export.check.command", "validate a model repository before any server sees it"),
     "preflight": ("tritonstack_export.preflight.command", "see without a GPU whether TensorRT will take a model"),
+    "build-engines": ("tritonstack_export.engine.command", "build TensorRT engines for the GPU of this machine"),
+    "engines": ("tritonstack_export.engine.cache_command", "list or clean the cache of TensorRT engines"),
     "serve": ("tritonstack_deploy.serve.command", "serve a model repository with the embedded tritonserver"),
     "infer": ("tritonstack.infer.command", "send one inference request and show the answer"),
     "load": ("tritonstack.load.command", "put a model under load and measure it"),

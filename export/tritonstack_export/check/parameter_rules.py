@@ -31,6 +31,11 @@ _TAKEN_LABELS = {"model", "version", "gpu_uuid", "le", "quantile"}
 _MOST_THREADS = 4096
 
 
+def is_session_option(name: str) -> bool:
+    """Whether a parameter is for the onnxruntime backend alone."""
+    return name in _WHOLE_NUMBERS or name in _OTHER_NAMES or name.startswith("session.")
+
+
 def check_parameters(entry: ModelEntry, config: ModelConfig) -> None:
     """Parameters by name and value, and the names of metric tags."""
     findings = entry.findings

@@ -12,7 +12,7 @@ from tritonstack_export.engine.plan_record import PlanRecord, Target, read_recor
 
 # The header alone; a real engine has kilobytes.
 _SMALLEST_PLAN_BYTES = 64
-_REBUILD = "rebuild it there with `tritonstack build-engines`"
+_REBUILD = "run `tritonstack build-engines` on the machine that serves it"
 
 
 def check_plan(path: Path, shown: str, findings: FindingList, *, target: Target) -> None:
@@ -39,7 +39,7 @@ def check_plan(path: Path, shown: str, findings: FindingList, *, target: Target)
         return
     misfit = record.misfit(target)
     if misfit is not None:
-        findings.error("plan-target", f"{shown}: {misfit}", fix=_REBUILD, path=path)
+        findings.error("plan-target", f"{shown}: {misfit}: rebuild it", fix=_REBUILD, path=path)
 
 
 def _check_header(header: PlanHeader, path: Path, shown: str, findings: FindingList) -> bool:

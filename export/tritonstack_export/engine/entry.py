@@ -1,0 +1,168 @@
+"""An entry of a repository as something to build engines of: its ONNX files, and how each is to be built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tritonstack.errors import RepositoryError, missing_package
+from tritonstack_export.engine.engine_config import is_onnxruntime, is_tensorrt, on_cpu
+from tritonstack_export.engine.engine_error import EngineError
+from tritonstack_export.engine.onnx_facts import OnnxFacts, read_facts
+from tritonstack_export.engine.profile import BATCH, Extent, InputShape, profiles_for_graph, profiles_from_spec
+from tritonstack_export.engine.settings import BuildSettings, Precision, settings_from_spec
+from tritonstack_export.precision_names import PRECISIONS
+from tritonstack_export.repository import manifest, parse_config
+from tritonstack_export.repository.layout import ONNX_NAME, EntryPaths
+
+if TYPE_CHECKING:
+    from tritonstack_export.repository import ModelConfig
+    from tritonstack_export.spec_precision import EngineSpec
+
+ONNX_CONFIG = Path("configs") / "onnxruntime.pbtxt"
+"""Where the config for ONNX Runtime is kept, below the model's folder. Triton leaves the folder `configs` alone, and
+serves from a file in it when started with `--model-config-name onnxruntime`."""
+
+
+@dataclass(frozen=True)
+class EngineEntry:
+    """An entry that ONNX Runtime serves, or that was switched from it to engines.
+
+    `config`: the one for ONNX Runtime. `switched`: whether config.pbtxt is for an engine at the moment.
+    """
+
+    paths: EntryPaths
+    config: ModelConfig
+    switched: bool
+
+    @property
+    def name(self) -> str:
+        return self.paths.name
+
+    @property
+    def onnx_name(self) -> str:
+        return self.config.default_model_filename or ONNX_NAME
+
+
+@dataclass(frozen=True)
+class VersionSource:
+    """One version: its ONNX file, what the file holds, and how its engine is to be built."""
+
+    version: int
+    onnx: Path
+    facts: OnnxFacts
+    inputs: tuple[InputShape, ...]
+    settings: BuildSettings
+
+
+def read_entry(paths: EntryPaths) -> EngineEntry | str:
+    """The entry, or why it is none to build engines of. Raises RepositoryError for a config that cannot be read."""
+    config = parse_config(paths.config.read_bytes(), path=paths.config)
+    kept = paths.folder / ONNX_CONFIG
+    if is_tensorrt(config):
+        if not kept.is_file():
+            return "it has an engine that was not built from an ONNX file here"
+        return EngineEntry(paths, parse_config(kept.read_bytes(), path=kept), switched=True)
+    if not is_onnxruntime(config):
+        kind = "ensemble" if config.platform == "ensemble" or config.HasField("ensemble_scheduling") else config.backend
+        return f"it is served by {kind or config.platform or 'an unnamed backend'}, not by ONNX Runtime"
+    if on_cpu(config):
+        return "it is to be served on the CPU (KIND_CPU)"
+    if not paths.versions():
+        return "it has no version"
+    return EngineEntry(paths, config, switched=False)
+
+
+def read_version(entry: EngineEntry, version: int, *, timing_cache: Path | None = None) -> VersionSource:
+    """How the engine of one version is to be built: by its manifest, or by config and graph where there is none.
+
+    Raises UsageError for profiles that do not fit, EngineError (precision) when the manifest names a precision that
+    the graph does not carry, InputError and RepositoryError for broken files.
+    """
+    onnx = entry.paths.model_file(version, entry.onnx_name)
+    if not onnx.is_file():
+        raise RepositoryError(f"{onnx} is missing", next_step="export the version again")
+    facts = read_facts(onnx)
+    fields: Mapping[str, Any] = {}
+    if entry.paths.manifest(version).is_file():
+        fields = manifest.read(entry.paths.version(version)).fields
+    precision = _precision(fields, facts, onnx)
+    engine = _engine_spec(fields, entry.paths.manifest(version))
+    inputs, dimensions = facts.inputs, _dimensions(fields)
+    if dimensions:
+        inputs = _named(facts.inputs, fields, dimensions)
+        profiles = profiles_from_spec(engine, inputs, dimensions)
+    else:
+        profiles = profiles_for_graph(inputs, max_batch_size=entry.config.max_batch_size)
+    settings = settings_from_spec(
+        engine, profiles, precision=precision, folder=entry.paths.folder, timing_cache=timing_cache
+    )
+    return VersionSource(version, onnx, facts, inputs, settings)
+
+
+def _precision(fields: Mapping[str, Any], facts: OnnxFacts, onnx: Path) -> Precision:
+    said = fields.get("precision")
+    if said not in PRECISIONS:
+        return facts.precision
+    wanted: Precision = said
+    if wanted != "fp32" and wanted not in facts.carried:
+        raise EngineError(
+            f"the manifest calls {onnx.name} {wanted}, but its graph holds none: TensorRT would run it in FP32",
+            kind="precision",
+            expected="Quantize and Dequantize nodes" if wanted == "int8" else f"{wanted} weights or casts",
+            next_step=f"export it again with `tritonstack export --precision {wanted}`",
+        )
+    return wanted
+
+
+def _engine_spec(fields: Mapping[str, Any], path: Path) -> EngineSpec:
+    try:
+        from pydantic import ValidationError
+    except ModuleNotFoundError:
+        raise missing_package(
+            "pydantic", needed_for="reading how an engine is to be built", install="pip install 'tritonstack[export]'"
+        ) from None
+    from tritonstack_export.spec_precision import EngineSpec
+
+    spec = fields.get("spec")
+    value = spec.get("engine", {}) if isinstance(spec, dict) else {}
+    try:
+        return EngineSpec.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, ("spec.engine", *first["loc"])))
+        raise RepositoryError(
+            f"{path}: {place}: {first['msg']}", given=repr(first["input"]), next_step="export the version again"
+        ) from None
+
+
+def _dimensions(fields: Mapping[str, Any]) -> dict[str, Extent]:
+    found = {}
+    for name, bounds in (fields.get("dimensions") or {}).items():
+        found[str(name)] = Extent(int(bounds["min"]), int(bounds["opt"]), int(bounds["max"]))
+    return found
+
+
+def _named(
+    inputs: tuple[InputShape, ...], fields: Mapping[str, Any], dimensions: Mapping[str, Extent]
+) -> tuple[InputShape, ...]:
+    """The graph's inputs with the dimension names of the manifest, which a ready ONNX file may spell differently."""
+    written = {entry["name"]: entry["shape"] for entry in fields.get("inputs", ())}
+    named = []
+    for tensor in inputs:
+        shape: list[int | str] = []
+        said = written.get(tensor.name, tensor.shape)
+        for position, axis in enumerate(tensor.shape):
+            name = said[position] if len(said) == len(tensor.shape) else axis
+            if isinstance(axis, int):
+                shape.append(axis)
+            elif isinstance(name, str) and name in dimensions:
+                shape.append(name)
+            elif position == 0 and BATCH in dimensions:
+                shape.append(BATCH)
+            else:
+                shape.append(axis)
+        named.append(InputShape(tensor.name, tuple(shape)))
+    return tuple(named)

@@ -1,0 +1,259 @@
+"""Put engines into an entry, and take them out again, so that a kill at any point leaves an entry that is served.
+
+The order: engines and their records (ONNX Runtime's config does not look at them), the copy of ONNX Runtime's config,
+then config.pbtxt in one rename, then the manifests. A record or a manifest that would contradict the engine in between
+is taken away first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tritonstack.errors import RepositoryError
+from tritonstack_export.digest import file_sha256
+from tritonstack_export.engine.cache import sync_folder
+from tritonstack_export.engine.engine_config import engine_config, is_tensorrt
+from tritonstack_export.engine.entry import ONNX_CONFIG, EngineEntry
+from tritonstack_export.engine.plan_header import read_plan_header
+from tritonstack_export.engine.plan_record import PLAN_NAME, RECORD_NAME
+from tritonstack_export.publication import publication_lock
+from tritonstack_export.repository import manifest, parse_config, render_config
+from tritonstack_export.repository.layout import CONFIG_NAME
+
+if TYPE_CHECKING:
+    from tritonstack_export.repository import ModelConfig
+
+_OWN = (PLAN_NAME, RECORD_NAME)
+
+
+@dataclass(frozen=True)
+class VersionEngine:
+    """An engine for one version: the file in the cache, and its record."""
+
+    version: int
+    plan: Path
+    record: Mapping[str, Any]
+
+
+def require_writable(entry: EngineEntry) -> None:
+    """Before any build: the entry can be changed. Raises RepositoryError."""
+    for folder in (entry.paths.folder, *(entry.paths.version(number) for number in entry.paths.versions())):
+        if not os.access(folder, os.W_OK | os.X_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
+            raise RepositoryError(
+                f"{folder} cannot be written, so no engine can be put there",
+                next_step="mount the repository writable, or copy it to a volume that is",
+            )
+
+
+def publish_engines(
+    entry: EngineEntry,
+    engines: Sequence[VersionEngine],
+    *,
+    profiles: int,
+    require: Callable[[ModelConfig], None],
+) -> tuple[bool, tuple[str, ...]]:
+    """Serve `entry` by `engines`, one for each of its versions. Returns whether anything changed, and remarks.
+
+    `require` compares a config with the engines and raises where they do not fit. Raises RepositoryError for a file
+    that Triton's tensorrt backend could not load.
+    """
+    for engine in engines:
+        _require_tensorrt(engine.plan)
+    with publication_lock(entry.paths.repository):
+        text, notes = _config_text(entry, profiles)
+        require(parse_config(text, path=entry.paths.config))
+        records = {engine.version: {**engine.record, "config_sha256": _sha256(text)} for engine in engines}
+        changed = False
+        for engine in engines:
+            changed |= _put_engine(entry, engine, records[engine.version])
+        kept = render_config(entry.config) if not entry.switched else None
+        if kept is not None:
+            _keep_onnx_config(entry, kept)
+        changed |= _write_if_new(entry.paths.config, text.encode())
+        for engine in engines:
+            changed |= _update_manifest(entry, engine.version, records[engine.version])
+    return changed, notes
+
+
+def fall_back(entry: EngineEntry, *, remove: bool) -> tuple[bool, tuple[str, ...]]:
+    """Serve `entry` by ONNX Runtime again. `remove`: the engines go too. Returns whether anything changed, remarks."""
+    notes: list[str] = []
+    with publication_lock(entry.paths.repository):
+        kept = entry.paths.folder / ONNX_CONFIG
+        changed = False
+        if entry.switched:
+            if _edited(entry):
+                aside = entry.paths.folder / "configs" / "tensorrt.pbtxt"
+                _write_if_new(aside, entry.paths.config.read_bytes())
+                notes.append(f"{CONFIG_NAME} was edited while it was for the engine: that one is kept as {aside.name}")
+            changed |= _write_if_new(entry.paths.config, kept.read_bytes())
+        for version in entry.paths.versions():
+            folder = entry.paths.version(version)
+            if remove and any((folder / name).exists() for name in _OWN):
+                _forget_engine(folder)
+                for name in reversed(_OWN):
+                    (folder / name).unlink(missing_ok=True)
+                changed = True
+            changed |= _update_manifest(entry, version, None)
+        # config.pbtxt is that config again, and may be edited as such.
+        kept.unlink(missing_ok=True)
+        with suppress(OSError):
+            kept.parent.rmdir()
+    return changed, tuple(notes)
+
+
+def is_current(entry: EngineEntry, version: int, key: str) -> bool:
+    """Whether the version holds the engine of that key already, whole."""
+    folder = entry.paths.version(version)
+    try:
+        record = json.loads((folder / RECORD_NAME).read_bytes())
+        return bool(
+            record["key"] == key
+            and record["plan_bytes"] == (folder / PLAN_NAME).stat().st_size
+            and record["plan_sha256"] == file_sha256(folder / PLAN_NAME)
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _require_tensorrt(plan: Path) -> None:
+    header = read_plan_header(plan)
+    if header.kind == "tensorrt":
+        return
+    what = "an engine of TensorRT for RTX" if header.kind == "rtx" else "no TensorRT engine"
+    raise RepositoryError(
+        f"{plan.name} is {what}, which Triton's tensorrt backend cannot load: it does not get into a repository",
+        next_step="build it with TensorRT itself, on the GPU that serves it",
+    )
+
+
+def _config_text(entry: EngineEntry, profiles: int) -> tuple[str, tuple[str, ...]]:
+    """config.pbtxt for the engine; one that somebody edited since it was switched is kept."""
+    config, notes = engine_config(entry.config, profiles=profiles)
+    text = render_config(config)
+    if entry.switched and _edited(entry):
+        current = entry.paths.config.read_text("utf-8")
+        if current != text:
+            return current, (f"{CONFIG_NAME} was edited since it was switched to the engine, and is kept",)
+    return text, () if entry.switched else notes
+
+
+def _edited(entry: EngineEntry) -> bool:
+    """Whether config.pbtxt differs from what the newest record says was written with the engine."""
+    for version in reversed(entry.paths.versions()):
+        try:
+            record = json.loads((entry.paths.version(version) / RECORD_NAME).read_bytes())
+            return bool(record["config_sha256"] != file_sha256(entry.paths.config))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return False
+
+
+def _put_engine(entry: EngineEntry, engine: VersionEngine, record: Mapping[str, Any]) -> bool:
+    folder = entry.paths.version(engine.version)
+    content = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
+    if is_current(entry, engine.version, str(engine.record["key"])):
+        return _write_if_new(folder / RECORD_NAME, content)
+    _forget_engine(folder)
+    (folder / RECORD_NAME).unlink(missing_ok=True)
+    _copy_in(engine.plan, folder / PLAN_NAME)
+    _write_if_new(folder / RECORD_NAME, content)
+    return True
+
+
+def _forget_engine(folder: Path) -> None:
+    """Let the manifest say nothing of an engine that is about to change: it would be taken for a damaged one."""
+    try:
+        current = manifest.read(folder)
+    except RepositoryError:
+        return
+    if any(name in current.files for name in _OWN):
+        files = {name: digest for name, digest in current.files.items() if name not in _OWN}
+        fields = {name: value for name, value in current.fields.items() if name != "engine"}
+        manifest.write(folder, manifest.Manifest(files=files, fields=fields))
+
+
+def _keep_onnx_config(entry: EngineEntry, text: str) -> None:
+    path = entry.paths.folder / ONNX_CONFIG
+    # The text as it is, comments and all, and not as it would be written anew.
+    original = entry.paths.config.read_bytes()
+    if path.is_file() and path.read_bytes() != original:
+        there = parse_config(path.read_bytes(), path=path)
+        if is_tensorrt(there) or render_config(there) != text:
+            raise RepositoryError(
+                f"{path} is there already and is another config than {CONFIG_NAME}",
+                next_step="move it away: the config for ONNX Runtime is to be kept there",
+            )
+    path.parent.mkdir(exist_ok=True)
+    _write_if_new(path, original)
+
+
+def _update_manifest(entry: EngineEntry, version: int, record: Mapping[str, Any] | None) -> bool:
+    """Let the manifest of a version, where there is one, say what lies there now."""
+    folder = entry.paths.version(version)
+    if not entry.paths.manifest(version).is_file():
+        return False
+    current = manifest.read(folder)
+    files = {name: digest for name, digest in current.files.items() if name not in _OWN}
+    for name in _OWN:
+        if (folder / name).is_file():
+            files[name] = manifest.digest_file(folder / name)
+    if f"../{CONFIG_NAME}" in files:
+        files[f"../{CONFIG_NAME}"] = manifest.digest_file(entry.paths.config)
+    fields = {name: value for name, value in current.fields.items() if name != "engine"}
+    if record is not None:
+        fields["engine"] = dict(record)
+    updated = manifest.Manifest(files=files, fields=fields)
+    if updated.as_dict() == current.as_dict():
+        return False
+    manifest.write(folder, updated)
+    return True
+
+
+def _copy_in(source: Path, target: Path) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as out, source.open("rb") as file:
+            shutil.copyfileobj(file, out, 8 << 20)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(target)
+        sync_folder(target.parent)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _write_if_new(path: Path, content: bytes) -> bool:
+    """Write a small file in one step, unless it has that content; whether it was written."""
+    with suppress(OSError):
+        if path.read_bytes() == content:
+            return False
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+        sync_folder(path.parent)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return True
+
+
+def _sha256(text: str) -> str:
+    from hashlib import sha256
+
+    return sha256(text.encode()).hexdigest()
