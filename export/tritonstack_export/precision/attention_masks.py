@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tritonstack_export.precision.graph_types import FLOAT
+from tritonstack_export.precision.value_ranges import FP16_MAX
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -44,6 +45,30 @@ def soften_masks(model: ModelProto) -> list[str]:
             _limit(tensor)
             softened.append(name)
     return softened
+
+
+def keep_infinities(model: ModelProto) -> None:
+    """Store FP32 weights that hold infinities as FP16, with a Cast to FP32 behind them.
+
+    -inf masks exactly in FP16 too, and a row that is masked wholly gives NaN, which the graph may look for. AutoCast
+    would make -65504 of it, but takes what is FP16 already as it is, and removes the Cast. `model` is changed.
+    """
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    casts = []
+    for tensor in model.graph.initializer:
+        if tensor.data_type != FLOAT or tensor.data_location == TensorProto.EXTERNAL:
+            continue
+        values = numpy_helper.to_array(tensor)
+        if not np.isinf(values).any() or (np.abs(values[np.isfinite(values)]) > FP16_MAX).any():
+            continue
+        name = tensor.name
+        tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f"{name}__fp16"))
+        casts.append(helper.make_node("Cast", [tensor.name], [name], to=FLOAT, name=f"{name}__infinite"))
+    nodes = [*casts, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
 
 
 def _constants(model: ModelProto) -> list[tuple[str, TensorProto]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tritonstack_export import onnx_tensors
 from tritonstack_export.precision import rounding
@@ -13,8 +14,12 @@ from tritonstack_export.precision.output_distance import output_distance
 from tritonstack_export.precision.value_ranges import ValueReader
 from tritonstack_export.samples import Array
 
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
 _LOSS_DB = 6.0
 """A node that loses this much against the worst of its inputs makes the error; one that loses less passes it on."""
+_BEST_DB = 80.0
 _SOUND_DB = {"fp16": 45.0, "bf16": 27.0}
 """Above this a value is as good as the type allows: rounding each value once costs about 74 and 56 dB."""
 
@@ -35,21 +40,35 @@ def first_wrong_nodes(
     """
     fidelity = _fidelity(prepared, converted, samples)
     graph = onnx_tensors.read_proto(prepared).graph
-    found: list[tuple[float, Island]] = []
+    producers = {name: node for node in graph.node for name in node.output}
+    found: dict[str, tuple[float, Island]] = {}
+
+    def blame(node: NodeProto, loss: float, reason: str) -> None:
+        if node.name not in known and loss > found.get(node.name, (0.0, None))[0]:
+            found[node.name] = (loss, Island(node.name, node.op_type, reason))
+
     for node in graph.node:
         measured = [fidelity[name] for name in node.output if name in fidelity]
-        if not measured or node.name in known:
+        if not measured:
             continue
         after = min(measured)
-        before = min((fidelity[name] for name in node.input if name in fidelity), default=math.inf)
-        loss = min(before, 80.0) - after
-        if after < _SOUND_DB[precision] and loss > _LOSS_DB:
-            shown = "useless" if after < 0 else f"{after:.1f} dB SNR"
+        read = {name: fidelity[name] for name in node.input if name in fidelity}
+        before = min(read.values(), default=math.inf)
+        loss = min(before, _BEST_DB) - after
+        if after >= _SOUND_DB[precision] or loss <= _LOSS_DB:
+            continue
+        shown = "useless" if after < 0 else f"at {after:.1f} dB SNR"
+        if node.name not in known:
             source = f" from inputs at {before:.1f} dB" if math.isfinite(before) else ""
-            reason = f"its result in {precision} is {shown} against FP32{source}"
-            found.append((loss, Island(node.name, node.op_type, reason)))
-    found.sort(key=lambda entry: -entry[0])
-    return [island for _, island in found[:most]]
+            blame(node, loss, f"its result in {precision} is {shown} against FP32{source}")
+            continue
+        # In FP32 already and still wrong: what it reads is too coarse for it.
+        for name, value in read.items():
+            if name in producers and value < _BEST_DB:
+                reason = f"its result at {value:.1f} dB SNR makes {node.op_type} {node.name} {shown}"
+                blame(producers[name], loss, reason)
+    ranked = sorted(found.values(), key=lambda entry: -entry[0])
+    return [island for _, island in ranked[:most]]
 
 
 def _fidelity(prepared: Path, converted: Path, samples: Sequence[Mapping[str, Array]]) -> dict[str, float]:

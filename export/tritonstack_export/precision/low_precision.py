@@ -13,10 +13,11 @@ from tritonstack.errors import GateError, InputError, UsageError, missing_packag
 from tritonstack_export import onnx_graph, onnx_tensors
 from tritonstack_export.captured_output import captured_output
 from tritonstack_export.check.nearest import did_you_mean
-from tritonstack_export.precision.attention_masks import soften_masks
+from tritonstack_export.precision.attention_masks import keep_infinities, soften_masks
 from tritonstack_export.precision.error_source import first_wrong_nodes
 from tritonstack_export.precision.fp32_islands import Island, demanded_islands
 from tritonstack_export.precision.graph_types import BFLOAT16, FLOAT, FLOAT16, Scope, infer, scope_of, subgraphs
+from tritonstack_export.precision.loop_bodies import LOOPS, put_back_loops, without_loops
 from tritonstack_export.precision.output_distance import output_distance
 from tritonstack_export.precision.reference_runner import reference_session
 from tritonstack_export.precision.value_ranges import observe_ranges
@@ -76,17 +77,32 @@ def convert_float(
         prepared = Path(folder) / "fp32.onnx"
         model = onnx_tensors.read_proto(path)
         softened = _prepare(model)
+        if precision == "fp16":
+            keep_infinities(model)
         onnx_tensors.write_model(model, path.parent, prepared)
         if softened:
             record.note(
                 f"{precision}: {len(softened)} attention masks are -10000 instead of {softened[0]} and the like"
             )
         model = onnx_tensors.read_proto(prepared)
+        loops = _loops(model, settings, precision)
         islands = {island.node: island for island in _chosen_by_user(model, settings, precision)}
         if precision == "fp16":
             ranges = observe_ranges(prepared, _evenly(samples, RANGE_SAMPLES))
             islands |= {i.node: i for i in demanded_islands(model, ranges) if i.node not in islands}
-        return _settle(path, prepared, precision, settings, samples, out, islands)
+        return _settle(path, prepared, precision, settings, samples, out, islands | loops)
+
+
+def _loops(model: ModelProto, settings: FloatSettings, precision: LowPrecision) -> dict[str, Island]:
+    """Loops are islands."""
+    loops = [node for node in model.graph.node if node.op_type in LOOPS]
+    if loops and not settings.keep_io_types:
+        raise GateError(
+            f"a graph with {loops[0].op_type} cannot have {precision} inputs and outputs: loops stay in FP32",
+            next_step=f"set precision.{precision}.keep_io_types: true",
+        )
+    reason = "AutoCast does not convert the bodies of loops"
+    return {node.name: Island(node.name, node.op_type, reason) for node in loops}
 
 
 def _settle(
@@ -101,7 +117,8 @@ def _settle(
     """Convert, try, and give FP32 to the first wrong nodes, until the trial passes or nothing more is found."""
     trial = _evenly(samples, TRIAL_SAMPLES)
     names = [tensor.name for tensor in onnx_graph.graph_outputs(onnx_tensors.read_proto(path))]
-    expected = [reference_session(path, names).run(sample) for sample in trial]
+    reference = reference_session(path, names)
+    expected = [reference.run(sample) for sample in trial]
     for turn in range(_ROUNDS + 1):
         converted = _autocast(prepared, precision, sorted(islands), keep_io_types=settings.keep_io_types)
         files = _write(converted, path, out, keep_io_types=settings.keep_io_types)
@@ -171,6 +188,14 @@ def _chosen_by_user(model: ModelProto, settings: FloatSettings, precision: str) 
 
 
 def _autocast(prepared: Path, precision: LowPrecision, keep: Sequence[str], *, keep_io_types: bool) -> ModelProto:
+    original = onnx_tensors.read_proto(prepared)
+    ends: frozenset[str] | None = None
+    if any(node.op_type in LOOPS for node in original.graph.node):
+        free = without_loops(original)
+        ends = free.ends
+        prepared = prepared.with_name("loop_free.onnx")
+        # Weights above 2 GB stay in the data file beside it.
+        prepared.write_bytes(free.model.SerializeToString())
     with captured_output() as output:
         try:
             from modelopt.onnx.autocast import convert_to_mixed_precision
@@ -198,6 +223,8 @@ def _autocast(prepared: Path, precision: LowPrecision, keep: Sequence[str], *, k
                 given=_last_complaint(output.text()),
                 next_step=f"keep the operators it stumbles over in FP32: precision.{precision}.keep_fp32",
             ) from error
+    if ends is not None:
+        put_back_loops(converted, original, ends)
     return converted
 
 

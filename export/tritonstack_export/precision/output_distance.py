@@ -71,8 +71,7 @@ def spread_of(reference: Sequence[Array]) -> Spread:
     finite = everything[np.isfinite(everything)]
     if not finite.size:
         return Spread(0.0, 0.0)
-    deviations = _deviations(arrays)
-    power = float(np.mean(np.square(deviations[np.isfinite(deviations)])))
+    power = float(np.mean(np.square(_deviations(arrays))))
     half = float(finite.max() - finite.min()) / 2
     largest = float(np.abs(finite).max())
     # What remains of equal values after subtracting their mean is rounding.
@@ -82,17 +81,21 @@ def spread_of(reference: Sequence[Array]) -> Spread:
 
 
 def _deviations(arrays: Sequence[Floats]) -> Floats:
-    """All values less the mean that fits: over samples, over rows, or over everything."""
-    with np.errstate(invalid="ignore"):
-        if len(arrays) > 1 and len({value.shape for value in arrays}) == 1:
-            stacked = np.stack(arrays)
-            return np.asarray(stacked - stacked.mean(axis=0)).reshape(-1)
-        if len({value.shape[-1:] for value in arrays}) == 1 and arrays[0].ndim:
-            rows = np.concatenate([value.reshape(-1, value.shape[-1]) for value in arrays])
-            if len(rows) > 1:
-                return np.asarray(rows - rows.mean(axis=0)).reshape(-1)
-        flat = np.concatenate([value.reshape(-1) for value in arrays])
-        return np.asarray(flat - flat.mean())
+    """All finite values less the mean that fits: over samples, over rows, or over everything."""
+    if len(arrays) > 1 and len({value.shape for value in arrays}) == 1:
+        return _less_mean(np.stack(arrays))
+    if len({value.shape[-1:] for value in arrays}) == 1 and arrays[0].ndim:
+        rows = np.concatenate([value.reshape(-1, value.shape[-1]) for value in arrays])
+        if len(rows) > 1:
+            return _less_mean(rows)
+    return _less_mean(np.concatenate([value.reshape(-1) for value in arrays]))
+
+
+def _less_mean(rows: Floats) -> Floats:
+    """The finite values less their mean over axis 0, flattened."""
+    finite = np.isfinite(rows)
+    mean = np.where(finite, rows, 0.0).sum(axis=0) / np.maximum(finite.sum(axis=0), 1)
+    return np.asarray((rows - mean)[finite])
 
 
 def output_distance(
