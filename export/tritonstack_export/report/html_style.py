@@ -3,7 +3,7 @@
 STYLE = """
 :root { color-scheme: light dark;
   --page: #fbfbfa; --card: #ffffff; --ink: #1d2125; --soft: #5b636b; --line: #e2e4e6; --band: #f3f4f4;
-  --good: #1a7f4b; --good-band: #e5f4eb; --bad: #b3261e; --bad-band: #fbe9e7; --note-band: #f4f1e6;
+  --good: #17703f; --good-band: #e5f4eb; --bad: #b3261e; --bad-band: #fbe9e7; --note-band: #f4f1e6;
   --fp32: #5b636b; --fp16: #2a64c5; --bf16: #0f7f86; --int8: #c2570c; --other: #7a4fbf; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #131517; --card: #1b1e21; --ink: #e8eaec; --soft: #a2a9b0; --line: #33383d; --band: #22262a;

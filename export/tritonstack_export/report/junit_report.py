@@ -42,7 +42,7 @@ def render_junit(report: ExportReport) -> str:
         )
         properties = ElementTree.SubElement(suite, "properties")
         for key, value in _properties(variant):
-            ElementTree.SubElement(properties, "property", name=key, value=_text(value))
+            ElementTree.SubElement(properties, "property", name=_text(key), value=_text(value))
         for case in cases:
             _add(suite, variant, case)
         total = {key: total[key] + counts[key] for key in total}

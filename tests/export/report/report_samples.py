@@ -107,7 +107,8 @@ def good() -> ExportReport:
 def failed() -> ExportReport:
     """A gate missed, a variant refused, a pre-flight that failed; nothing published."""
     fp32, fp16, int8 = variants()
-    low = replace(int8, path=None, rows=rows("logits", 13.2), accuracy=Accuracy("top1", 0.70, 1000, 0.751, 5.1, 1.0, 0.84, passed=False))  # fmt: skip
+    bad = Accuracy("top1", 0.70, 1000, 0.751, 5.1, 1.0, 0.84, passed=False)
+    low = replace(int8, path=None, rows=rows("logits", 13.2), accuracy=bad)
     broken = PreflightRow(BUILDER, ("8.9",), False, problems=("node 'custom0' (MyOp): no such operator",))
     refused = replace(fp16, rows=(), preflight=(broken,), error="AutoCast: not a number in 'logits'")
     return replace(good(), variants=(fp32, refused, low), published=False)
@@ -122,10 +123,12 @@ def nasty() -> ExportReport:
         rows=numbers, independence=BatchIndependence(False, None, NASTY), size_bytes=0,
         accuracy=Accuracy(NASTY, 0.5, 1, passed=False), islands=(Island(NASTY, NASTY, NASTY),) * 20,
         excluded=(ExcludedLayer(NASTY, NASTY, float("nan")),), served=ServedPath(False, NASTY, None, {NASTY: NASTY}),
-        latency=(LatencyRow(1, 1, 0.0, 0.0, 0.0),), preflight=(PreflightRow(NASTY, (NASTY,), False, problems=(NASTY,)),),
+        latency=(LatencyRow(1, 1, 0.0, 0.0, 0.0),),
+        preflight=(PreflightRow(NASTY, (NASTY,), False, problems=(NASTY,)),),
         notes=(NASTY,), error=NASTY,
     )  # fmt: skip
     return ExportReport(
         NASTY, NASTY, NASTY, Environment(NASTY, 1, (NASTY,), NASTY, {NASTY: NASTY}), (variant, variant),
-        repository=NASTY, default_variant=NASTY, calibration=NASTY, evaluation=NASTY, seconds={NASTY: 0.0}, notes=(NASTY,),
+        repository=NASTY, default_variant=NASTY, calibration=NASTY, evaluation=NASTY, seconds={NASTY: 0.0},
+        notes=(NASTY,),
     )  # fmt: skip
