@@ -28,11 +28,10 @@ TIMING = "timing"
 
 
 def default_root() -> Path:
-    """`$TRITONSTACK_CACHE/engines`, else `$XDG_CACHE_HOME` or `~/.cache` with `tritonstack/engines`."""
-    if own := os.environ.get("TRITONSTACK_CACHE"):
-        return Path(own) / "engines"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tritonstack" / "engines"
+    """`$TRITONSTACK_CACHE/engines`, else `~/.cache/tritonstack/engines`."""
+    chosen = os.environ.get("TRITONSTACK_CACHE")
+    base = Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "tritonstack"
+    return base.absolute() / "engines"
 
 
 @dataclass(frozen=True)

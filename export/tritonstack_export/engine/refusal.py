@@ -61,15 +61,14 @@ REMEDIES = (
         "put it beside the .onnx file: a model with external data is two files",
     ),
     _remedy(
+        r"convertDtype|convertOnnxDataType|UINT32|uint64|unsupported (?:ONNX )?data ?type|unsupported type",
+        "a tensor has a type that TensorRT does not know (such as uint32 or string)",
+        "cast it to int32 or int64 in the model",
+    ),
+    _remedy(
         r"no importer registered|unsupported operator|not supported by the parser|UNSUPPORTED_NODE",
         "TensorRT has no such operator",
         "replace the operator in the model, or supply a plugin for it",
-    ),
-    _remedy(
-        r"UINT32|uint64|unsupported (?:ONNX )?data ?type|unsupported type|STRING|"
-        r"convertDtype|convertOnnxDataType",
-        "a tensor has a type that TensorRT does not know (such as uint32 or string)",
-        "cast it to int32 or int64 in the model",
     ),
     _remedy(
         r"double|float64",
