@@ -67,13 +67,13 @@ def _build(trt: ModuleType, request: dict[str, Any], events: Events) -> None:
         "outputs": [described(network.get_output(index)) for index in range(network.num_outputs)],
     }
     config = make_config(trt, builder, network, request, events, version)
-    cache = TimingCache(Path(request["timing_cache"]), config, events) if request["timing_cache"] else None
+    timings = TimingCache(Path(request["timing_cache"]), config, events) if request["timing_cache"] else None
     events.progress("build", None)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise WorkerFailure("build", "TensorRT built no engine", log=logger.errors)
-    if cache is not None:
-        cache.save()
+    if timings is not None:
+        timings.save()
     # Held until here: the network reads weights out of the parser's memory while it is built.
     del parser
     _write(Path(request["plan"]), plan)

@@ -71,7 +71,8 @@ def _set_hardware(trt: ModuleType, config: Any, policy: str, *, is_rtx: bool, na
 
 
 def _set_targets(trt: ModuleType, config: Any, capabilities: list[str], named: str) -> None:
-    if not hasattr(trt, "ComputeCapability") or not hasattr(config, "num_compute_capabilities"):
+    lacking = not hasattr(config, "num_compute_capabilities") or not hasattr(config, "set_compute_capability")
+    if lacking or not hasattr(trt, "ComputeCapability"):
         raise WorkerFailure(
             "unsupported",
             f"{named} builds for the GPU it runs on, not for chosen compute capabilities",

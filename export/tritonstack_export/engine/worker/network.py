@@ -67,13 +67,13 @@ def parse(trt: ModuleType, builder: Any, logger: Any, path: str) -> tuple[Any, A
 def _problems(parser: Any) -> list[dict[str, Any]]:
     found = []
     for index in range(parser.num_errors):
-        error = parser.get_error(index)
+        problem = parser.get_error(index)
         found.append(
             {
-                "code": str(error.code()).rpartition(".")[2],
-                "node": error.node_name(),
-                "operator": error.node_operator(),
-                "text": error.desc(),
+                "code": str(problem.code()).rpartition(".")[2],
+                "node": problem.node_name(),
+                "operator": problem.node_operator(),
+                "text": problem.desc(),
             }
         )
     return found
