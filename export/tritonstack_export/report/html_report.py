@@ -54,7 +54,7 @@ def _header(report: ExportReport) -> Markup:
             said += [" in ", tag("code", report.repository)]
     else:
         said.append("nothing was published")
-    if report.default_variant:
+    if report.published and report.default_variant:
         said += ["; served under the bare name: ", tag("strong", report.default_variant)]
     lines: list[Markup] = [
         tag("h1", report.model),
