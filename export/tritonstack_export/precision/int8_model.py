@@ -53,7 +53,8 @@ class ExcludedLayer:
 @dataclass(frozen=True)
 class Int8Result:
     """`total`: quantizable layers. `sensitivity`: of every layer, most sensitive first; empty where the gates passed
-    at once. `checks`: (layers given back, verdict) in rising order. `seconds`: by phase."""
+    at once. `checks`: (layers given back, verdict) in rising order. `verdict`: that of the file at
+    `path`. `seconds`: by phase."""
 
     path: Path
     quantized: int
@@ -64,6 +65,7 @@ class Int8Result:
     calibration_sha256: str
     sensitivity: tuple[LayerSensitivity, ...]
     checks: tuple[tuple[int, Verdict], ...]
+    verdict: Verdict
     seconds: Mapping[str, float]
 
     @property
@@ -181,6 +183,7 @@ def make_int8(
         calibration_sha256=calibration.sha256,
         sensitivity=tuple(plan.order),
         checks=checks,
+        verdict=dict(checks)[len(given_back)],
         seconds=seconds,
     )
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tritonstack.errors import GateError
 from tritonstack.terminal import Progress
 from tritonstack_export.precision.layer_sensitivity import LayerSensitivity
 from tritonstack_export.spec_precision import Fallback
+
+if TYPE_CHECKING:
+    from tritonstack_export.precision.task_accuracy import AccuracyDrop
+    from tritonstack_export.precision.variant_gates import VariantRow
 
 _STEP_DB = 2.0
 """The noise that each candidate takes away from the one before it, in dB by prediction."""
@@ -17,10 +22,13 @@ _STEP_DB = 2.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gates say about a file. `reason`: why it does not pass, empty where it does."""
+    """What the gates say about a file. `reason`: why it does not pass, empty where it does. `rows`, `accuracy`: what
+    was measured, as far as it was before the first failure."""
 
     passed: bool
     reason: str = ""
+    rows: tuple[VariantRow, ...] = ()
+    accuracy: AccuracyDrop | None = None
 
 
 Gate = Callable[[Path], Verdict]
