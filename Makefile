@@ -37,6 +37,10 @@ test-fast: setup ## only the tests that are not marked slow
 test-gpu: setup ## the tests that need an NVIDIA GPU; a skip is a failure
 	@TRITONSTACK_REQUIRE_GPU=1 $(PY) -m pytest -m gpu
 
+.PHONY: photos
+photos: setup ## the photographs that the examples are calibrated and evaluated on, into .cache/photos
+	@$(PY) examples/photos/prepare.py
+
 ##@ Measure
 .PHONY: bench
 bench: setup ## the benchmarks behind the numbers in docs/benchmarks.md

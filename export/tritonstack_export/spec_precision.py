@@ -82,7 +82,8 @@ class Int8Settings(Strict):
 class DataSource(Strict):
     """Samples from one of: a folder of pictures (through `preprocess.image`), an .npz, or a Python iterator.
 
-    Paths are relative to the spec. `limit`: at most this many samples, spread evenly over the source.
+    Paths are relative to the spec. `limit`: at most this many samples, spread evenly over pictures and arrays; of an
+    iterator, whose length is not known, the first ones. It yields a dict, a tuple or one array, in batches of any size.
     """
 
     images: str | None = None
