@@ -29,10 +29,7 @@ class FloatModel:
     build: Callable[[], onnx.GraphProto] | None = None
 
     def write(self, path: Path) -> Path:
-        if self.build is not None:
-            graph = self.build()
-        else:
-            graph = parser.parse_graph(self.text)
+        graph = self.build() if self.build is not None else parser.parse_graph(self.text)
         graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in self.weights.items())
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
         onnx.checker.check_model(model, full_check=True)
@@ -227,7 +224,8 @@ MODELS: dict[str, FloatModel] = {
     ),
     "scores_before_their_scale": FloatModel(
         """g (float[N,8,32] q, float[N,8,32] k) => (float[N,8,8] y) {
-            t = Transpose <perm = [0, 2, 1]> (k)  s = MatMul (q, t)  c = Mul (s, scale)  y = Softmax <axis = -1> (c) }""",
+            t = Transpose <perm = [0, 2, 1]> (k)  s = MatMul (q, t)  c = Mul (s, scale)
+            y = Softmax <axis = -1> (c) }""",
         lambda random: {
             name: (random.standard_normal((1, 8, 32)) * 100).astype(np.float32) for name in ("q", "k")
         },
