@@ -239,10 +239,6 @@ def _require_flags(arguments: argparse.Namespace) -> None:
         )
 
 
-VARIANT_FACTS = ("made_from", "gates", "accuracy", "allowed_drop", "conversion", "served_path", "preflight", "latency")
-"""What a variant's manifest says of it alone, repeated in ``--json``."""
-
-
 def _as_json(result: ExportResult) -> dict[str, Any]:
     main = result.main
     return {
@@ -268,7 +264,9 @@ def _as_json(result: ExportResult) -> dict[str, Any]:
 
 
 def _variant_as_json(variant: VariantResult) -> dict[str, Any]:
-    own = {key: variant.facts[key] for key in VARIANT_FACTS if key in variant.facts}
+    from tritonstack_export.variant_facts import VARIANT_KEYS
+
+    own = {key: variant.facts[key] for key in VARIANT_KEYS if key in variant.facts}
     return {
         "name": variant.name,
         "precision": variant.precision,

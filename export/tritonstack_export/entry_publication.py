@@ -14,6 +14,7 @@ from tritonstack_export.labels import render_labels
 from tritonstack_export.repository import manifest, render_config
 from tritonstack_export.repository.layout import CONFIG_NAME, LABELS_NAME
 from tritonstack_export.spec import LatestVersions, ModelSpec, SpecificVersions
+from tritonstack_export.variant_facts import variant_facts
 
 if TYPE_CHECKING:
     from tritonstack_export.converted_model import Converted
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tritonstack_export.repository.manifest import FileDigest
     from tritonstack_export.step_record import Record
     from tritonstack_export.variant import Variant
+    from tritonstack_export.variant_samples import VariantSamples
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Entry:
     identity: Mapping[str, Any]
     converted: Converted
     folder: Path
+    samples: VariantSamples | None = None
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,7 @@ def _manifest_fields(entry: Entry, variant: Variant, number: int, record: Record
                 for row in converted.parity
             ],
         },
-        **variant.facts,
+        **variant_facts(variant, entry.samples),
         "seconds": dict(record.seconds),
         "notes": list(record.notes),
     }

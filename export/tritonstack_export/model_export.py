@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tritonstack.errors import SetupError
+from tritonstack.errors import GateError, SetupError
 from tritonstack.terminal import Progress
 from tritonstack_export import export_identity, publication
 from tritonstack_export.conversion import convert
@@ -22,7 +22,8 @@ from tritonstack_export.parity import Distance, ParityRow, summary
 from tritonstack_export.spec import ModelSpec
 from tritonstack_export.spec_precision import PrecisionName
 from tritonstack_export.step_record import Record
-from tritonstack_export.variant_making import make_variants
+from tritonstack_export.variant_making import VariantMaker
+from tritonstack_export.variant_trials import preflight_variants, time_variants
 
 if TYPE_CHECKING:
     from tritonstack_export.converted_model import Converted
@@ -160,16 +161,31 @@ class _Job:
             # Built again for each variant; here so that a key that fits nothing is told before the long steps.
             build_config(spec, converted.signature, converted.tensors, has_labels=self.labels is not None)
             self._require_labels(converted)
-        variants = make_variants(
-            converted,
-            spec,
+        maker = VariantMaker(
+            converted=converted,
+            spec=spec,
+            model=self.model,
+            labels=self.labels,
+            allowed_drop=self.options.allowed_drop,
             base=base,
             draft=area.draft,
             folder=self.folder,
-            options=self.options,
+            work=self.work,
             record=record,
         )
-        published = self._publish(area, converted, variants)
+        try:
+            maker.make_all()
+            if self.options.preflight:
+                maker.made = preflight_variants(maker.made, converted, spec, self.options.preflight, record)
+            if self.options.reports:
+                maker.made = time_variants(maker.made, converted.signature, record)
+            variants = list(maker.made)
+            sizes = {variant.name: variant.size_bytes for variant in variants}
+            published = self._publish(area, converted, variants, maker)
+        except GateError as error:
+            self._report(maker, (), {}, error)
+            raise
+        self._report(maker, published, sizes, None)
         return ExportResult(
             variants=tuple(published),
             created=True,
@@ -181,6 +197,32 @@ class _Job:
             bare_name=spec.name,
         )
 
+    def _report(
+        self,
+        maker: VariantMaker,
+        published: Sequence[VariantResult],
+        sizes: Mapping[str, int],
+        error: GateError | None,
+    ) -> None:
+        """Write the reports that were asked for; of an export that a gate stopped as well."""
+        if not self.options.reports:
+            return
+        from tritonstack_export.export_report import export_report
+        from tritonstack_export.report.report_file import write_report
+
+        report = export_report(
+            self.spec,
+            maker,
+            sizes=sizes or {variant.name: variant.size_bytes for variant in maker.made},
+            command=self.options.command_line,
+            repository=str(self.repository),
+            published={variant.name: (variant.version, str(variant.path)) for variant in published},
+            error=error,
+            record=self.record,
+        )
+        for path in self.options.reports:
+            write_report(report, path)
+
     def _require_labels(self, converted: Converted) -> None:
         if self.spec.labels is None or self.labels is None:
             return
@@ -190,8 +232,10 @@ class _Job:
         if note:
             self.record.note(note)
 
-    def _publish(self, area: StagingArea, converted: Converted, variants: Sequence[Variant]) -> list[VariantResult]:
-        entry = Entry(self.spec, self.model, self.labels, self.identity, converted, self.folder)
+    def _publish(
+        self, area: StagingArea, converted: Converted, variants: Sequence[Variant], maker: VariantMaker
+    ) -> list[VariantResult]:
+        entry = Entry(self.spec, self.model, self.labels, self.identity, converted, self.folder, maker.samples)
         with self.record.step("publish"), publication.publication_lock(self.repository):
             number = publication.next_version(
                 self.repository, [variant.name for variant in variants], self.options.version
