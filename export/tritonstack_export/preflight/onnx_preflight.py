@@ -178,6 +178,9 @@ def _judge(
         if fault is not None and step in ("profiles", "build"):
             return replace(blank, problem=fault)
         problem = _engine_problem(step, error)
+        if unsound is not None:
+            said = f"{problem.given}; {unsound.summary}" if problem.given else unsound.summary
+            problem = replace(problem, given=said)
         if step == "build" and error.kind == "build" and len(blank.compute_capabilities) > 1:
             problem = _blame(problem, blank, onnx, settings, folder, timeout_s=timeout_s, progress=progress)
         return replace(blank, problem=problem, profiles=_as_lists(settings))

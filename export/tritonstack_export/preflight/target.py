@@ -63,13 +63,13 @@ def _under(path: Path, without: list[str]) -> Iterator[Target]:
             )
         version = path.parent if parse_version(path.absolute().parent.name) is not None else None
         yield Target(path, str(path), version)
-    elif parse_version(path.absolute().name) is not None and not _is_entry(path):
-        yield from _in_version(path, f"{path.absolute().parent.name} version {path.absolute().name}")
     elif _is_entry(path):
         yield from _in_entry(path, without)
     elif any(path.glob("*.onnx")):
-        for file in sorted(path.glob("*.onnx")):
-            yield Target(file, str(file))
+        if parse_version(path.absolute().name) is not None:
+            yield from _in_version(path, f"{path.absolute().parent.name} version {path.absolute().name}")
+        else:
+            yield from (Target(file, str(file)) for file in sorted(path.glob("*.onnx")))
     else:
         for child in sorted(path.iterdir()):
             if not child.name.startswith(".") and child.is_dir() and _is_entry(child):
