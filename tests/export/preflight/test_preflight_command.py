@@ -350,3 +350,19 @@ def test_old_results_are_swept(tmp_path: Path) -> None:
         os.utime(folder / name, (when, when))
     ResultCache(folder).write("k", PreflightResult("m", "0" * 64, "b", ("8.9",)))
     assert sorted(path.name for path in folder.iterdir()) == ["k.json", "young.json"]
+
+
+def test_docs_show_flags_that_exist() -> None:
+    import re
+    import shlex
+
+    from tritonstack_export.preflight.command import build_parser
+
+    text = (Path(__file__).resolve().parents[3] / "docs" / "preflight.md").read_text("utf-8")
+    lines = re.findall(r"^tritonstack preflight (.*)$", text, re.M)
+    assert len(lines) == 4
+    for line in lines:
+        build_parser().parse_args(shlex.split(line, comments=True))
+    flags = set(re.findall(r"--[a-z][a-z-]*", build_parser().format_help()))
+    assert set(re.findall(r"--[a-z][a-z-]*", text)) <= flags
+    assert flags - set(re.findall(r"--[a-z][a-z-]*", text)) == {"--help", "--quiet", "--timeout"}

@@ -163,3 +163,19 @@ def test_figures(value: float | None, text: str) -> None:
 
 def test_percent() -> None:
     assert (percent(0.75071), percent(1.0), percent(None)) == ("75.07 %", "100.00 %", "–")
+
+
+def keys(value: Any) -> set[str]:
+    """Every key of nested records; not those of free mappings such as `versions`."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value)) if value else set()
+    if not isinstance(value, dict):
+        return set()
+    free = {"sizes", "versions", "nodes", "options", "seconds"}
+    return set(value).union(*(keys(item) for key, item in value.items() if key not in free))
+
+
+def test_docs_name_every_key() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "report.md").read_text("utf-8")
+    missing = {key for key in keys(strict_json(render_json(good()))) if f"`{key}`" not in text}
+    assert not missing
