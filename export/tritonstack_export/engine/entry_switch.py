@@ -68,9 +68,9 @@ def publish_engines(
     for engine in engines:
         _require_tensorrt(engine.plan)
     with publication_lock(entry.paths.repository):
-        text, notes = _config_text(entry, profiles)
+        text, generated, notes = _config_text(entry, profiles)
         require(parse_config(text, path=entry.paths.config))
-        records = {engine.version: {**engine.record, "config_sha256": _sha256(text)} for engine in engines}
+        records = {engine.version: {**engine.record, "config_sha256": _sha256(generated)} for engine in engines}
         changed = False
         for engine in engines:
             changed |= _put_engine(entry, engine, records[engine.version])
@@ -135,19 +135,19 @@ def _require_tensorrt(plan: Path) -> None:
     )
 
 
-def _config_text(entry: EngineEntry, profiles: int) -> tuple[str, tuple[str, ...]]:
-    """config.pbtxt for the engine; one that somebody edited since it was switched is kept."""
+def _config_text(entry: EngineEntry, profiles: int) -> tuple[str, str, tuple[str, ...]]:
+    """config.pbtxt for the engine, how it was generated, and remarks; they differ when somebody edited it since."""
     config, notes = engine_config(entry.config, profiles=profiles)
-    text = render_config(config)
+    generated = render_config(config)
     if entry.switched and _edited(entry):
         current = entry.paths.config.read_text("utf-8")
-        if current != text:
-            return current, (f"{CONFIG_NAME} was edited since it was switched to the engine, and is kept",)
-    return text, () if entry.switched else notes
+        if current != generated:
+            return current, generated, (f"{CONFIG_NAME} was edited since it was switched to the engine, and is kept",)
+    return generated, generated, () if entry.switched else notes
 
 
 def _edited(entry: EngineEntry) -> bool:
-    """Whether config.pbtxt differs from what the newest record says was written with the engine."""
+    """Whether config.pbtxt differs from what the newest record says was generated for the engine."""
     for version in reversed(entry.paths.versions()):
         try:
             record = json.loads((entry.paths.version(version) / RECORD_NAME).read_bytes())

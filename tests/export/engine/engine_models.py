@@ -145,7 +145,7 @@ def add_entry(
     folder = repository / name
     save(proto or conv(), folder / str(version) / "model.onnx")
     (folder / "config.pbtxt").write_text(config.replace("NAME", name))
-    (folder / "labels.txt").write_text("a\nb\nc\nd\n")
+    (folder / "labels.txt").write_text("".join(f"class {number}\n" for number in range(256)))
     if with_manifest:
         fields: dict[str, Any] = {
             "name": name,

@@ -24,7 +24,6 @@ class TimingCache:
         self._read = self._content()
         if not self._use(self._read):
             self._warn("is no timing cache of this TensorRT and GPU (or it is damaged); a fresh one is started")
-            self._read = b""
             self._use(b"")
 
     def save(self) -> None:
