@@ -7,14 +7,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tritonstack.arguments import Parser, some_path
 from tritonstack.errors import InputError, UsageError
 from tritonstack_export.precision_names import PRECISIONS
 
 if TYPE_CHECKING:
-    from tritonstack_export.model_export import ExportResult, VariantResult
+    from tritonstack_export.model_export import ExportResult
 
 _DESCRIPTION = """\
 Export a PyTorch model to ONNX and publish it as a new version of a Triton model repository.
@@ -87,12 +87,14 @@ def main(argv: list[str]) -> int:
         raise _exited(end) from end
     finally:
         signal.signal(signal.SIGTERM, previous)
+    from tritonstack_export.export_text import as_json, as_text
+
     if arguments.json:
         from tritonstack.terminal import print_json
 
-        print_json(_as_json(result))
+        print_json(as_json(result))
     else:
-        print(_as_text(result))
+        print(as_text(result))
     return 0
 
 
@@ -112,6 +114,134 @@ def _exited(end: SystemExit) -> InputError:
     return InputError(
         f"the model's code ended the program with sys.exit({end.code!r}){f' at {at}' if at else ''}",
         next_step="""put what belongs to running it as a script under `if __name__ == "__main__":`""",
+    )
+
+
+def _require_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
+    if not unknown:
+        return
+    from difflib import get_close_matches
+
+    known = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+    flag = unknown[0].split("=", 1)[0]
+    if not flag.startswith("-"):
+        raise UsageError(f"one argument too many: {unknown[0]!r}", expected="one SPEC")
+    close = get_close_matches(flag, known, n=1, cutoff=0.75)
+    raise UsageError(
+        f"no such option {' '.join(unknown[:2])!r}",
+        expected=f"{close[0]}?" if close else f"one of {', '.join(known)}",
+    )
+
+
+def _export(arguments: argparse.Namespace, argv: Sequence[str]) -> ExportResult:
+    """Flags first (no heavy import before they are right), then the spec, then the work."""
+    from tritonstack_export import spec_flags
+
+    _require_flags(arguments)
+    names = {
+        flag: spec_flags.parse_names(f"--{flag.replace('_', '-')}", value) if value is not None else None
+        for flag in ("input_names", "output_names")
+        for value in (getattr(arguments, flag),)
+    }
+    flags = spec_flags.SpecFlags(
+        name=arguments.name,
+        opset=arguments.opset,
+        min_batch=arguments.min_batch,
+        opt_batch=arguments.opt_batch,
+        max_batch=arguments.max_batch,
+        no_batch=arguments.no_batch,
+        input_names=names["input_names"],
+        output_names=names["output_names"],
+        precisions=spec_flags.parse_precisions(arguments.precision) if arguments.precision is not None else None,
+        default_precision=arguments.default_precision,
+    )
+    spec_flags.require_batch_order(flags)
+    dynamic = tuple(spec_flags.parse_dynamic(text) for text in arguments.dynamic)
+    reports = _report_files(arguments)
+    capabilities = _capabilities(arguments)
+    allowed_drop = dict(spec_flags.parse_allowed_drop(text) for text in arguments.allow_drop)
+
+    from tritonstack_export.spec_file import load_spec, validate_spec
+
+    text = load_spec(arguments.spec)
+    overridden = spec_flags.apply(text, flags)
+    spec = validate_spec(text, overridden)
+
+    from tritonstack.errors import missing_package
+    from tritonstack.terminal import Progress
+
+    try:
+        from tritonstack_export.converted_model import NameFlags
+        from tritonstack_export.model_export import ExportOptions, export_model
+    except ModuleNotFoundError as error:
+        raise missing_package(
+            error.name or "torch", needed_for="tritonstack export", install="pip install 'tritonstack[export]'"
+        ) from error
+    return export_model(
+        spec,
+        folder=text.path.resolve().parent,
+        repository=arguments.repository,
+        options=ExportOptions(
+            version=arguments.version,
+            if_changed=arguments.if_changed,
+            trust=arguments.trust,
+            keep_work=arguments.keep_work,
+            allowed_drop=allowed_drop,
+            preflight=capabilities,
+            reports=reports,
+            command_line=shlex.join(["tritonstack", "export", *argv]),
+            names=NameFlags(
+                input_names=flags.input_names,
+                outputs_said_by="--output-names" if flags.output_names is not None else "outputs",
+                dynamic=dynamic,
+            ),
+        ),
+        progress=Progress(quiet=arguments.quiet),
+    )
+
+
+def _report_files(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    """Files of --report and --junit, each with a suffix that says its format and in a folder that can be written."""
+    from tritonstack.arguments import require_output_file
+
+    for path in arguments.report:
+        if path.suffix not in (".html", ".json"):
+            raise UsageError(
+                f"--report {path}: no such format {path.suffix!r}", expected="a file called *.html or *.json"
+            )
+    if arguments.junit is not None and arguments.junit.suffix != ".xml":
+        raise UsageError(f"--junit {arguments.junit}: no such format {arguments.junit.suffix!r}", expected="*.xml")
+    given = [("--report", path) for path in arguments.report]
+    if arguments.junit is not None:
+        given.append(("--junit", arguments.junit))
+    for flag, path in given:
+        require_output_file(flag, path)
+    return tuple(path for _, path in given)
+
+
+def _capabilities(arguments: argparse.Namespace) -> tuple[str, ...]:
+    if not arguments.preflight:
+        if arguments.compute_capability is not None:
+            raise UsageError("--compute-capability says what --preflight builds for", next_step="add --preflight")
+        return ()
+    return tuple((arguments.compute_capability or "8.9").split(","))
+
+
+def _require_flags(arguments: argparse.Namespace) -> None:
+    import re
+
+    from tritonstack_export.spec_flags import OPSET_MAX, OPSET_MIN
+
+    if arguments.opset is not None and not OPSET_MIN <= arguments.opset <= OPSET_MAX:
+        raise UsageError(f"--opset {arguments.opset}: not supported", expected=f"{OPSET_MIN} to {OPSET_MAX}")
+    if arguments.name is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", arguments.name):
+        raise UsageError(
+            f"--name {arguments.name!r} (or --model-name): not a model name",
+            expected="letters, digits, '_', '.' and '-', at most 200, not starting with '.' or '-'",
+        )
+
+
+if __name__ == "__main__":`""",
     )
 
 
