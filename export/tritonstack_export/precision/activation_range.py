@@ -6,6 +6,7 @@ everything coarsely, a narrow one clips the largest values.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -83,7 +84,9 @@ class MagnitudeHistogram:
         if percent >= 100:
             return self.peak
         cumulated = self.zeros + np.cumsum(self.counts)
-        return float((int(np.searchsorted(cumulated, percent / 100 * self.count)) + 1) * self.width)
+        # Rounded first: 99.9 % of 200000 is 199800.00000000003 in floating point, which is one value more.
+        wanted = math.ceil(round(percent / 100 * self.count, 3))
+        return float((int(np.searchsorted(cumulated, wanted)) + 1) * self.width)
 
     def _entropy(self) -> float:
         """The threshold whose INT8 distribution is nearest to the observed one, by Kullback-Leibler divergence.
