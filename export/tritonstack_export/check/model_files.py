@@ -95,7 +95,7 @@ def _check_one(
                 item = findings.items[index]
                 findings.items[index] = replace(item, message=f"version {folder.name}: {item.message}")
     elif entry.backend == "tensorrt":
-        check_plan(path, shown, findings, target=_plan_target(config, name, target))
+        check_plan(path, shown, config, findings, target=_plan_target(config, name, target))
     elif entry.backend == "python":
         _check_python(path, shown, findings)
 

@@ -9,14 +9,15 @@ from tritonstack_export.check.finding import FindingList
 from tritonstack_export.digest import file_sha256
 from tritonstack_export.engine.plan_header import PlanHeader, read_plan_header, same_release, version_numbers
 from tritonstack_export.engine.plan_record import PlanRecord, Target, read_record
+from tritonstack_export.repository.config_text import ModelConfig
 
 # The header alone; a real engine has kilobytes.
 _SMALLEST_PLAN_BYTES = 64
 _REBUILD = "run `tritonstack build-engines` on the machine that serves it"
 
 
-def check_plan(path: Path, shown: str, findings: FindingList, *, target: Target) -> None:
-    """Look at one engine and the record beside it. `shown`: how messages call the file."""
+def check_plan(path: Path, shown: str, config: ModelConfig, findings: FindingList, *, target: Target) -> None:
+    """Look at one engine, the record beside it, and the config. `shown`: how messages call the file."""
     try:
         header = read_plan_header(path)
     except OSError as error:
@@ -40,6 +41,7 @@ def check_plan(path: Path, shown: str, findings: FindingList, *, target: Target)
     misfit = record.misfit(target)
     if misfit is not None:
         findings.error("plan-target", f"{shown}: {misfit}: rebuild it", fix=_REBUILD, path=path)
+    _check_config(config, record, shown, findings)
 
 
 def _check_header(header: PlanHeader, path: Path, shown: str, findings: FindingList) -> bool:
@@ -118,3 +120,18 @@ def _check_agreement(record: PlanRecord, header: PlanHeader, path: Path, shown: 
         )
         return False
     return True
+
+
+def _check_config(config: ModelConfig, record: PlanRecord, shown: str, findings: FindingList) -> None:
+    """Compare the tensors and the largest batch of the config with those that the record read from the engine."""
+    from tritonstack_export.engine.build_record import interface_of
+    from tritonstack_export.engine.engine_config import problems_of_fit
+
+    try:
+        interface = interface_of(record.fields)
+    except (KeyError, TypeError, IndexError, AttributeError):
+        return  # Records may leave out what the engine takes.
+    for problem in problems_of_fit(config, interface):
+        findings.error(
+            "plan-config", f"{shown}: {problem}", fix="mend config.pbtxt, or build the engine again", at=("name",)
+        )

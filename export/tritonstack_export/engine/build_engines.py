@@ -24,7 +24,7 @@ from tritonstack_export.engine.entry_switch import (
 )
 from tritonstack_export.engine.machine import Machine
 from tritonstack_export.engine.plan_record import RECORD_NAME, read_record
-from tritonstack_export.engine.profile import max_batch, overlap_notes
+from tritonstack_export.engine.profile import overlap_notes
 from tritonstack_export.repository.layout import EntryPaths, iterate_entries
 
 Policy = Literal["auto", "tensorrt", "none"]
@@ -198,7 +198,10 @@ def _one(
 def _on_onnx(entry: EngineEntry, error: TritonstackError) -> EntryResult:
     """ONNX Runtime serves it, since there is no engine for this machine."""
     try:
-        changed, notes = fall_back(entry, remove=False) if entry.switched else (False, ())
+        # As it is by now: the trouble may have come after the switch.
+        current = read_entry(entry.paths)
+        switched = isinstance(current, EngineEntry) and current.switched
+        changed, notes = fall_back(entry, remove=False) if switched else (False, ())
     except TritonstackError as second:
         return EntryResult(entry.name, "failed", reason=str(second), error=second)
     return EntryResult(entry.name, "onnx", changed, reason=str(error), error=error, notes=notes)
@@ -213,20 +216,24 @@ def _engines_of(
     results: list[VersionResult] = []
     engines: list[VersionEngine] = []
     notes: list[str] = []
-    batches: list[int | None] = []
     profiles = 0
     for number in entry.paths.versions():
         source = read_version(entry, number, timing_cache=timing)
+        if source.settings.weights == "stripped":
+            raise UsageError(
+                f"engine.weights of {entry.name!r} is stripped, and Triton's tensorrt backend puts no weights back",
+                expected="fixed or refit",
+                next_step="change it in the spec and export the model again",
+            )
         notes += [note for note in overlap_notes(source.settings.profiles) if note not in notes]
         engine, origin = _engine(entry, source, machine, cache, options, talk)
         results.append(VersionResult(number, engine.key, origin, engine.record))
         engines.append(VersionEngine(number, engine.plan, engine.record))
-        batches.append(max_batch(source.settings.profiles, source.inputs))
         profiles = max(profiles, len(source.settings.profiles))
 
     def require(config: Any) -> None:
-        for result, batch in zip(results, batches, strict=True):
-            require_fit(config, interface_of(result.record, max_batch=batch), model=entry.name)
+        for result in results:
+            require_fit(config, interface_of(result.record), model=entry.name)
 
     with ExitStack() as held:
         for result in results:

@@ -49,13 +49,18 @@ def precision_of(outcome: BuildOutcome) -> tuple[str, str]:
     return next((word for name, word in _WORDS if name in outcome.types), "other"), "network"
 
 
-def interface_of(record: Mapping[str, Any], *, max_batch: int | None) -> EngineInterface:
-    """What an engine takes and gives, from its record."""
+def interface_of(record: Mapping[str, Any]) -> EngineInterface:
+    """What an engine takes and gives, from its record. Raises KeyError or TypeError for a record of another making."""
+    inputs = tuple(map(_tensor, record["inputs"]))
+    profiles = record["settings"]["profiles"]
+    batched = {tensor.name for tensor in inputs if tensor.shape and tensor.shape[0] < 0}
+    # Of each profile the smallest over the inputs, as Triton takes it.
+    largest = [min((b[2][0] for name, b in profile.items() if name in batched), default=None) for profile in profiles]
     return EngineInterface(
-        inputs=tuple(map(_tensor, record["inputs"])),
+        inputs=inputs,
         outputs=tuple(map(_tensor, record["outputs"])),
-        max_batch=max_batch,
-        profiles=len(record["settings"]["profiles"]),
+        max_batch=max((size for size in largest if size is not None), default=None),
+        profiles=len(profiles),
     )
 
 

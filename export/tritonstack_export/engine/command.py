@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from typing import TYPE_CHECKING
 
 from tritonstack.arguments import Parser, some_path, whole_number
 
 if TYPE_CHECKING:
+    from tritonstack.terminal import Progress
     from tritonstack_export.engine.build_engines import EntryResult
 
 
@@ -20,10 +23,7 @@ def main(argv: list[str]) -> int:
     from tritonstack_export.engine.machine import find_machine
 
     progress = Progress()
-
-    def talk(model: str, phase: str, share: float | None) -> None:
-        progress.update(f"{model}: {phase}" + (f" {share:.0%}" if share is not None else ""))
-
+    talk = _Talk(progress)
     cache = EngineCache(arguments.cache or default_root())
     if arguments.revert:
         results = revert(arguments.directory, arguments.model)
@@ -42,6 +42,29 @@ def main(argv: list[str]) -> int:
     else:
         print("\n".join(_lines(results)))
     return 1 if any(result.status == "failed" for result in results) else 0
+
+
+class _Talk:
+    """Progress of builds: redrawn on a terminal; elsewhere a line for each phase, and for each minute of one."""
+
+    _QUIET_S = 60.0
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._said = ("", "")
+        self._said_at_s = 0.0
+
+    def __call__(self, model: str, phase: str, share: float | None) -> None:
+        text = f"{model}: {phase}" + (f" {share:.0%}" if share is not None else "")
+        if sys.stderr.isatty():
+            self._progress.update(text)
+            return
+        now_s = time.monotonic()
+        # What changes within a phase, such as seconds waited, stands in parentheses.
+        kind = (model, phase.partition(" (")[0])
+        if share is None and (kind != self._said or now_s - self._said_at_s > self._QUIET_S):
+            self._said, self._said_at_s = kind, now_s
+            self._progress.note(text)
 
 
 def _parser() -> argparse.ArgumentParser:

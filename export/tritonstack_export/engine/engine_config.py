@@ -84,6 +84,16 @@ def engine_config(config: ModelConfig, *, profiles: int) -> tuple[ModelConfig, t
 
 def require_fit(config: ModelConfig, engine: EngineInterface, *, model: str) -> None:
     """Compare config and engine as Triton will. Raises RepositoryError with everything that does not fit."""
+    problems = problems_of_fit(config, engine)
+    if problems:
+        raise RepositoryError(
+            f"the engine of {model!r} does not fit its config.pbtxt: {'; '.join(problems)}",
+            next_step="mend config.pbtxt, or the profiles in the spec's `engine`",
+        )
+
+
+def problems_of_fit(config: ModelConfig, engine: EngineInterface) -> list[str]:
+    """What does not fit, one sentence each; [] where Triton will load the engine with this config."""
     batched = config.max_batch_size > 0
     problems: list[str] = []
     if batched:
@@ -99,11 +109,7 @@ def require_fit(config: ModelConfig, engine: EngineInterface, *, model: str) -> 
         # Outputs may be left out of a config, inputs may not.
         if kind == "input":
             problems += [f"the config does not name the input {name!r} of the engine" for name in found.keys() - named]
-    if problems:
-        raise RepositoryError(
-            f"the engine of {model!r} does not fit its config.pbtxt: {'; '.join(sorted(problems))}",
-            next_step="mend config.pbtxt, or the profiles in the spec's `engine`",
-        )
+    return sorted(problems)
 
 
 def _batch_problems(config: ModelConfig, engine: EngineInterface) -> list[str]:

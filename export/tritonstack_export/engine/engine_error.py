@@ -8,7 +8,7 @@ from tritonstack.errors import TritonstackError
 class EngineError(TritonstackError):
     """TensorRT did not build an engine. `kind` says what failed; `node` and `operator` are the place in the ONNX graph.
 
-    Kinds: import, gpu, parse, empty, precision, unsupported, profile, plugin, build, memory, write, timeout, died.
+    Kinds: import, old, gpu, parse, empty, precision, unsupported, profile, plugin, build, memory, write, timeout, died.
     `log`: TensorRT's own last lines. `next_step` is the remedy.
     """
 

@@ -30,11 +30,13 @@ serves from a file in it when started with `--model-config-name onnxruntime`."""
 class EngineEntry:
     """An entry that ONNX Runtime serves, or that was switched from it to engines.
 
-    `config`: the one for ONNX Runtime. `switched`: whether config.pbtxt is for an engine at the moment.
+    `config`: the one for ONNX Runtime, and `text` as it is written, comments and all. `switched`: whether config.pbtxt
+    is for an engine at the moment.
     """
 
     paths: EntryPaths
     config: ModelConfig
+    text: bytes
     switched: bool
 
     @property
@@ -59,12 +61,14 @@ class VersionSource:
 
 def read_entry(paths: EntryPaths) -> EngineEntry | str:
     """The entry, or why it is none to build engines of. Raises RepositoryError for a config that cannot be read."""
-    config = parse_config(paths.config.read_bytes(), path=paths.config)
+    text = paths.config.read_bytes()
+    config = parse_config(text, path=paths.config)
     kept = paths.folder / ONNX_CONFIG
     if is_tensorrt(config):
         if not kept.is_file():
             return "it has an engine that was not built from an ONNX file here"
-        return EngineEntry(paths, parse_config(kept.read_bytes(), path=kept), switched=True)
+        text = kept.read_bytes()
+        return EngineEntry(paths, parse_config(text, path=kept), text, switched=True)
     if not is_onnxruntime(config):
         kind = "ensemble" if config.platform == "ensemble" or config.HasField("ensemble_scheduling") else config.backend
         return f"it is served by {kind or config.platform or 'an unnamed backend'}, not by ONNX Runtime"
@@ -72,7 +76,7 @@ def read_entry(paths: EntryPaths) -> EngineEntry | str:
         return "it is to be served on the CPU (KIND_CPU)"
     if not paths.versions():
         return "it has no version"
-    return EngineEntry(paths, config, switched=False)
+    return EngineEntry(paths, config, text, switched=False)
 
 
 def read_version(entry: EngineEntry, version: int, *, timing_cache: Path | None = None) -> VersionSource:

@@ -11,8 +11,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from tritonstack.errors import RepositoryError
 from tritonstack_export.digest import file_sha256
 from tritonstack_export.engine.cache import sync_folder
-from tritonstack_export.engine.engine_config import engine_config, is_tensorrt
-from tritonstack_export.engine.entry import ONNX_CONFIG, EngineEntry
+from tritonstack_export.engine.engine_config import engine_config
+from tritonstack_export.engine.entry import ONNX_CONFIG, EngineEntry, read_entry
 from tritonstack_export.engine.plan_header import read_plan_header
 from tritonstack_export.engine.plan_record import PLAN_NAME, RECORD_NAME
 from tritonstack_export.publication import publication_lock
@@ -67,16 +67,15 @@ def publish_engines(
     """
     for engine in engines:
         _require_tensorrt(engine.plan)
-    with publication_lock(entry.paths.repository):
+    with _changing(entry) as entry:
         text, generated, notes = _config_text(entry, profiles)
         require(parse_config(text, path=entry.paths.config))
         records = {engine.version: {**engine.record, "config_sha256": _sha256(generated)} for engine in engines}
         changed = False
         for engine in engines:
             changed |= _put_engine(entry, engine, records[engine.version])
-        kept = render_config(entry.config) if not entry.switched else None
-        if kept is not None:
-            _keep_onnx_config(entry, kept)
+        if not entry.switched:
+            _keep_onnx_config(entry)
         changed |= _write_if_new(entry.paths.config, text.encode())
         for engine in engines:
             changed |= _update_manifest(entry, engine.version, records[engine.version])
@@ -86,7 +85,7 @@ def publish_engines(
 def fall_back(entry: EngineEntry, *, remove: bool) -> tuple[bool, tuple[str, ...]]:
     """Serve `entry` by ONNX Runtime again. `remove`: the engines go too. Returns whether anything changed, remarks."""
     notes: list[str] = []
-    with publication_lock(entry.paths.repository):
+    with _changing(entry) as entry:
         kept = entry.paths.folder / ONNX_CONFIG
         changed = False
         if entry.switched:
@@ -108,6 +107,25 @@ def fall_back(entry: EngineEntry, *, remove: bool) -> tuple[bool, tuple[str, ...
         with suppress(OSError):
             kept.parent.rmdir()
     return changed, tuple(notes)
+
+
+@contextmanager
+def _changing(entry: EngineEntry) -> Iterator[EngineEntry]:
+    """One change of a repository at a time; gives the entry as it is by now. Raises RepositoryError."""
+    try:
+        with publication_lock(entry.paths.repository):
+            current = read_entry(entry.paths)
+            if isinstance(current, str) or current.config != entry.config:
+                raise RepositoryError(
+                    f"the config of {entry.name!r} was changed while its engine was built", next_step="run it again"
+                )
+            yield current
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise RepositoryError(
+            f"{entry.paths.folder} cannot be changed: {error.strerror or error}{where}",
+            next_step="check the free space and the permissions of the repository, then run it again",
+        ) from error
 
 
 def is_current(entry: EngineEntry, version: int, key: str) -> bool:
@@ -181,19 +199,17 @@ def _forget_engine(folder: Path) -> None:
         manifest.write(folder, manifest.Manifest(files=files, fields=fields))
 
 
-def _keep_onnx_config(entry: EngineEntry, text: str) -> None:
+def _keep_onnx_config(entry: EngineEntry) -> None:
     path = entry.paths.folder / ONNX_CONFIG
-    # The text as it is, comments and all, and not as it would be written anew.
-    original = entry.paths.config.read_bytes()
-    if path.is_file() and path.read_bytes() != original:
+    if path.is_file() and path.read_bytes() != entry.text:
         there = parse_config(path.read_bytes(), path=path)
-        if is_tensorrt(there) or render_config(there) != text:
+        if render_config(there) != render_config(entry.config):
             raise RepositoryError(
                 f"{path} is there already and is another config than {CONFIG_NAME}",
                 next_step="move it away: the config for ONNX Runtime is to be kept there",
             )
     path.parent.mkdir(exist_ok=True)
-    _write_if_new(path, original)
+    _write_if_new(path, entry.text)
 
 
 def _update_manifest(entry: EngineEntry, version: int, record: Mapping[str, Any] | None) -> bool:

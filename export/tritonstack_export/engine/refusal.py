@@ -136,6 +136,10 @@ def engine_error(failed: dict[str, Any], *, onnx: Path | None, rtx: bool) -> Eng
         return EngineError(
             _NO_GPU, kind="gpu", next_step="run it where the GPU is, such as in a container started with --gpus"
         )
+    if kind == "old":
+        return EngineError(
+            text, kind=kind, expected="TensorRT 10 or newer", next_step="run this in a newer image of NVIDIA's Triton"
+        )
     if kind == "empty":
         return EngineError(f"{name} holds no network: {text}", kind=kind, expected="an ONNX model with nodes")
     if kind == "precision":

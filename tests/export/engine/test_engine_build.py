@@ -234,6 +234,14 @@ def test_a_process_that_dies_is_told_in_words(tmp_path: Path, how: str, message:
     assert error.value.kind == "died"
 
 
+def test_an_old_tensorrt_is_refused(tmp_path: Path) -> None:
+    """Before 10, strong typing was not what it is now; the module here only has the version of such a one."""
+    (tmp_path / "old_tensorrt.py").write_text(WEDGED.replace('"10.0"', '"8.6.1"').replace("HOW", "pass"))
+    path = models.save(models.conv(), tmp_path / "model.onnx")
+    with pytest.raises(EngineError, match=r"TensorRT 8\.6\.1 is too old.*expected TensorRT 10 or newer"):
+        build(path, SETTINGS, home=TensorRtHome("old_tensorrt", site=tmp_path))
+
+
 def test_the_worker_dies_with_its_parent(tmp_path: Path) -> None:
     (tmp_path / "dying_tensorrt.py").write_text(
         WEDGED.replace("HOW", f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)")

@@ -510,6 +510,100 @@ def test_a_kill_at_any_point_leaves_an_entry_that_is_served(
     assert point >= 4 and code == 0
 
 
+TOGETHER = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+from test_engine_entries import one, run
+from tritonstack_export.engine.cache import EngineCache
+print(one(run(Path(sys.argv[1]), EngineCache(Path(sys.argv[2])))).status)
+"""
+
+
+def test_several_at_once_on_one_repository(repository: Path, cache: EngineCache, tmp_path: Path) -> None:
+    """As pods that start together on a shared volume: the config for ONNX Runtime must not get lost."""
+    folder = add_entry(repository)
+    before = (folder / "config.pbtxt").read_bytes()
+    bake(cache, repository)
+    script = tmp_path / "together.py"
+    script.write_text(TOGETHER.format(tests=str(Path(__file__).parent)))
+    command = [sys.executable, str(script), str(repository), str(cache.root)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [process.communicate(timeout=60)[0] for process in processes] == ["engine\n"] * 4
+    assert (folder / "configs" / "onnxruntime.pbtxt").read_bytes() == before
+    assert check_repository(repository, target=TARGET).findings == ()
+
+
+def test_a_config_that_changed_meanwhile_is_left_as_it_is(repository: Path, cache: EngineCache) -> None:
+    folder = add_entry(repository)
+    bake(cache, repository)
+
+    def find() -> Machine:
+        path = folder / "config.pbtxt"
+        path.write_text(path.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
+        return H200
+
+    result = one(build_engines(repository, find_machine=find, cache=cache, options=BuildOptions("tensorrt")))
+    assert "the config of 'net' was changed while its engine was built; next: run it again" in str(result.reason)
+    assert config_of(folder).backend == "onnxruntime"
+
+
+def test_a_stripped_engine_is_not_for_triton(repository: Path, cache: EngineCache) -> None:
+    add_entry(repository, engine={"weights": "stripped"})
+    assert "is stripped, and Triton's tensorrt backend puts no weights back" in str(one(run(repository, cache)).reason)
+
+
+def test_a_full_disk_is_the_trouble_of_one_entry(
+    repository: Path, cache: EngineCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tritonstack_export.engine import entry_switch
+
+    for name in ("a", "b"):
+        add_entry(repository, name)
+        bake(cache, repository, name)
+
+    def full(source: Path, target: Path) -> None:
+        if target.parent.parent.name == "a":
+            raise OSError(28, "No space left on device", str(target))
+        shutil.copyfile(source, target)
+
+    monkeypatch.setattr(entry_switch, "_copy_in", full)
+    first, second = run(repository, cache, policy="auto")
+    assert (first.status, second.status) == ("onnx", "engine")
+    assert "No space left on device" in str(first.reason)
+    assert check_repository(repository, target=TARGET).ok
+
+
+def test_what_an_export_writes_is_built(tmp_path: Path, cache: EngineCache, rtx: RtxHome) -> None:
+    """A real entry with a named dimension besides the batch, from export to a real build, and its digest read back."""
+    repository = tmp_path / "exported"
+    factory = tmp_path / "factory.py"
+    factory.write_text(
+        "import torch\n"
+        "def make():\n"
+        "    return torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 4)), (torch.ones(2, 5).long(),)\n"
+    )
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        f"name: text\nmodel: {{factory: '{factory}:make'}}\n"
+        "inputs: [{name: ids, dtype: int64, shape: [batch, length], range: [0, 49]}]\noutputs: [{name: y}]\n"
+        "dimensions: {length: {min: 1, opt: 16, max: 64}}\nbatch: {max: 16}\n"
+        "engine: {optimization_level: 1, profiles: "
+        "[{length: {min: 1, opt: 8, max: 8}}, {length: {min: 9, opt: 32, max: 64}}]}\n"
+    )
+    assert main(["export", str(spec), "--repository", str(repository)]) == 0
+    result = one(run(repository, cache, machine=Machine(rtx, "1.7.1.116", "8.9")))
+    assert "TensorRT for RTX" in str(result.reason)
+    (record,) = [read_json(path) for path in cache.root.glob("*/*/record.json")]
+    assert record["settings"]["optimization_level"] == 1
+    assert record["settings"]["profiles"] == [
+        {"ids": [[1, 1], [8, 8], [16, 8]]},
+        {"ids": [[1, 9], [8, 32], [16, 64]]},
+    ]
+    assert record["onnx_sha256"] == manifest.read(repository / "text" / "1").files["model.onnx"].sha256
+    assert record["inputs"] == [tensor("ids", -1, -1, dtype="INT64")]
+
+
 def test_a_repository_that_cannot_be_written(repository: Path, cache: EngineCache, monkeypatch: Any) -> None:
     add_entry(repository)
     access: Callable[..., bool] = os.access

@@ -132,6 +132,35 @@ def test_a_whole_record(tmp_path: Path) -> None:
     assert check_repository(tmp_path, target=HERE).findings == ()
 
 
+WHOLE = {
+    **RECORD,
+    "inputs": [{"name": "x", "dtype": "FLOAT", "shape": [-1, 3, 224, 224]}],
+    "outputs": [{"name": "y", "dtype": "FLOAT", "shape": [-1, 1000]}],
+    "settings": {"profiles": [{"x": [[1, 3, 224, 224], [4, 3, 224, 224], [8, 3, 224, 224]]}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("", "", None),
+        ("max_batch_size: 8", "max_batch_size: 4", None),
+        ("max_batch_size: 8", "max_batch_size: 16", "max_batch_size is 16, the profiles of the engine take up to 8"),
+        ("dims: [1000]", "dims: [10]", "output 'y' has the dims [1000] in the engine, [10] in the config"),
+        (
+            "TYPE_FP32 dims: [3,",
+            "TYPE_UINT8 dims: [3,",
+            "input 'x' is TYPE_FP32 in the engine, TYPE_UINT8 in the config",
+        ),
+        ('name: "x"', 'name: "image"', "the engine has no input 'image' (it has x)"),
+    ],
+)
+def test_the_config_is_compared_with_the_engine(tmp_path: Path, old: str, new: str, message: str | None) -> None:
+    entry(tmp_path, plan_bytes(), WHOLE, config=CONFIG.replace(old, new) if old else CONFIG)
+    said = [f.message for f in check_repository(tmp_path, target=HERE).findings if f.code == "plan-config"]
+    assert said == [] if message is None else f"1/model.plan: {message}" in said
+
+
 def test_one_engine_for_each_compute_capability(tmp_path: Path) -> None:
     extra = 'cc_model_filenames [ { key: "7.5" value: "t4.plan" }, { key: "8.6" value: "a10.plan" } ]\n'
     version = entry(tmp_path, plan_bytes(), config=CONFIG + extra)

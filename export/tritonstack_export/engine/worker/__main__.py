@@ -21,6 +21,7 @@ from tritonstack_export.engine.worker.readback import read_engine
 from tritonstack_export.engine.worker.timing_cache import TimingCache
 
 _PR_SET_PDEATHSIG = 1
+_OLDEST = 10
 # The dtype that some layer of the network must give for a build of that precision. INT8 comes from Quantize layers,
 # or from INT8 weights before a Dequantize layer.
 _CARRIED = {"fp16": "HALF", "bf16": "BF16", "int8": "INT8"}
@@ -52,6 +53,8 @@ def _die_with_parent() -> None:
 def _build(trt: ModuleType, request: dict[str, Any], events: Events) -> None:
     start_s = time.monotonic()
     version = version_of(trt)
+    if not request["home"]["rtx"] and int(version.partition(".")[0]) < _OLDEST:
+        raise WorkerFailure("old", f"TensorRT {version} is too old: networks are not strongly typed there")
     events.send("start", tensorrt=version)
     logger = make_logger(trt, events)
     builder = make_builder(trt, logger)
@@ -80,7 +83,7 @@ def _build(trt: ModuleType, request: dict[str, Any], events: Events) -> None:
     engine = None
     if request["read_back"]:
         events.progress("read back", None)
-        engine = read_engine(trt, logger, plan, version_compatible=request["settings"]["version_compatible"])
+        engine = _read_back(trt, logger, plan, request, events)
     events.send(
         "done",
         tensorrt=version,
@@ -92,6 +95,21 @@ def _build(trt: ModuleType, request: dict[str, Any], events: Events) -> None:
         driver=driver_version(),
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
+
+
+def _read_back(
+    trt: ModuleType, logger: Any, plan: Any, request: dict[str, Any], events: Events
+) -> dict[str, Any] | None:
+    """What the engine says of itself; None with a warning where it cannot be asked. The engine is good without it."""
+    try:
+        engine = read_engine(trt, logger, plan, version_compatible=request["settings"]["version_compatible"])
+        reason = "TensorRT did not open it"
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        engine, reason = None, f"{type(error).__name__}: {error}"
+    if engine is None:
+        text = f"the engine was built, but could not be read back ({reason}): its precision is that of the network"
+        events.send("message", level="warning", text=text)
+    return engine
 
 
 def _require_precision(wanted: str | None, types: dict[str, Any]) -> None:

@@ -33,8 +33,8 @@ def load_tensorrt(home: dict[str, Any]) -> ModuleType:
 
 def version_of(trt: ModuleType) -> str:
     """The version of the library in use, `10.16.1.11`, which can differ from that of the Python binding."""
-    library = ctypes.CDLL(None)
-    for candidate in (library, *(_loaded(name) for name in ("libnvinfer.so.10", "libnvinfer.so.11"))):
+    names = (f"libnvinfer.so.{major}" for major in range(10, 20))
+    for candidate in (ctypes.CDLL(None), *map(_loaded, names)):
         try:
             parts = [getattr(candidate, f"getInferLib{part}Version") for part in _VERSION_PARTS]
         except AttributeError:
