@@ -25,6 +25,7 @@ from tritonstack_export.engine.entry_switch import (
 from tritonstack_export.engine.machine import Machine
 from tritonstack_export.engine.plan_record import RECORD_NAME, read_record
 from tritonstack_export.engine.profile import overlap_notes
+from tritonstack_export.engine.settings import BuildSettings
 from tritonstack_export.repository.layout import EntryPaths, iterate_entries
 
 Policy = Literal["auto", "tensorrt", "none"]
@@ -226,6 +227,7 @@ def _engines_of(
                 next_step="change it in the spec and export the model again",
             )
         notes += [note for note in overlap_notes(source.settings.profiles) if note not in notes]
+        notes += [note for note in _server_notes(source.settings) if note not in notes]
         engine, origin = _engine(entry, source, machine, cache, options, talk)
         results.append(VersionResult(number, engine.key, origin, engine.record))
         engines.append(VersionEngine(number, engine.plan, engine.record))
@@ -243,6 +245,19 @@ def _engines_of(
     remarks = tuple(dict.fromkeys((*notes, *said, *warnings, *cache.notes)))
     cache.notes.clear()
     return EntryResult(entry.name, "engine", changed, versions=tuple(results), notes=remarks)
+
+
+def _server_notes(settings: BuildSettings) -> list[str]:
+    """What the server has to be started with for such engines."""
+    notes = []
+    if settings.version_compatible:
+        notes.append(
+            "start Triton with --backend-config=tensorrt,version-compatible=true: the engine brings its own runtime"
+        )
+    if settings.plugins:
+        names = ";".join(str(path) for path in settings.plugins)
+        notes.append(f"start Triton with --backend-config=tensorrt,plugins={names}")
+    return notes
 
 
 def _engine(

@@ -27,6 +27,7 @@ class Events:
         self._out: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         self._last_progress_s = 0.0
+        self._last_phase = ""
 
     def send(self, event: str, **fields: Any) -> None:
         """Write one event. Ends the process when nobody reads: the parent is gone."""
@@ -37,8 +38,8 @@ class Events:
             os._exit(1)
 
     def progress(self, phase: str, share: float | None) -> None:
-        """A phase and how much of it is done, 0 to 1; most of very frequent ones are dropped."""
+        """A phase and how much of it is done, 0 to 1; of a phase only some reports are sent."""
         now_s = time.monotonic()
-        if share is None or now_s - self._last_progress_s >= self._PROGRESS_INTERVAL_S:
-            self._last_progress_s = now_s
+        if phase != self._last_phase or now_s - self._last_progress_s >= self._PROGRESS_INTERVAL_S:
+            self._last_phase, self._last_progress_s = phase, now_s
             self.send("progress", phase=phase, share=share)
