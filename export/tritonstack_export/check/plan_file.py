@@ -41,6 +41,7 @@ def check_plan(path: Path, shown: str, config: ModelConfig, findings: FindingLis
     misfit = record.misfit(target)
     if misfit is not None:
         findings.error("plan-target", f"{shown}: {misfit}: rebuild it", fix=_REBUILD, path=path)
+    _check_precision(record, path, shown, findings)
     _check_config(config, record, shown, findings)
 
 
@@ -120,6 +121,18 @@ def _check_agreement(record: PlanRecord, header: PlanHeader, path: Path, shown: 
         )
         return False
     return True
+
+
+def _check_precision(record: PlanRecord, path: Path, shown: str, findings: FindingList) -> None:
+    """An engine that runs in another precision than was asked for is served, but not without a word."""
+    asked, runs = record.fields.get("precision_asked"), record.fields.get("precision")
+    if isinstance(asked, str) and isinstance(runs, str) and asked != runs:
+        findings.warning(
+            "plan-precision",
+            f"{shown} was to run in {asked}, and most of it runs in {runs}",
+            fix="see the warnings in its record; it is no faster than that precision",
+            path=path,
+        )
 
 
 def _check_config(config: ModelConfig, record: PlanRecord, shown: str, findings: FindingList) -> None:

@@ -230,7 +230,7 @@ def _engines_of(
         notes += [note for note in _server_notes(source.settings) if note not in notes]
         engine, origin = _engine(entry, source, machine, cache, options, talk)
         results.append(VersionResult(number, engine.key, origin, engine.record))
-        engines.append(VersionEngine(number, engine.plan, engine.record))
+        engines.append(VersionEngine(number, engine.plan, engine.record, in_place=origin == "in place"))
         profiles = max(profiles, len(source.settings.profiles))
 
     def require(config: Any) -> None:

@@ -36,11 +36,12 @@ _OWN = (PLAN_NAME, RECORD_NAME)
 
 @dataclass(frozen=True)
 class VersionEngine:
-    """An engine for one version: the file in the cache, and its record."""
+    """An engine for one version: the file, its record, and whether that file is the one in place, compared just now."""
 
     version: int
     plan: Path
     record: Mapping[str, Any]
+    in_place: bool = False
 
 
 def require_writable(entry: EngineEntry) -> None:
@@ -178,7 +179,7 @@ def _edited(entry: EngineEntry) -> bool:
 def _put_engine(entry: EngineEntry, engine: VersionEngine, record: Mapping[str, Any]) -> bool:
     folder = entry.paths.version(engine.version)
     content = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
-    if is_current(entry, engine.version, str(engine.record["key"])):
+    if engine.in_place and engine.plan.is_file():
         return _write_if_new(folder / RECORD_NAME, content)
     _forget_engine(folder)
     (folder / RECORD_NAME).unlink(missing_ok=True)
@@ -220,7 +221,12 @@ def _update_manifest(entry: EngineEntry, version: int, record: Mapping[str, Any]
     current = manifest.read(folder)
     files = {name: digest for name, digest in current.files.items() if name not in _OWN}
     for name in _OWN:
-        if (folder / name).is_file():
+        if not (folder / name).is_file():
+            continue
+        if name == PLAN_NAME and record is not None:
+            # Compared with its digest when it was built, fetched or found in place: gigabytes are read once.
+            files[name] = manifest.FileDigest(record["plan_bytes"], record["plan_sha256"])
+        else:
             files[name] = manifest.digest_file(folder / name)
     if f"../{CONFIG_NAME}" in files:
         files[f"../{CONFIG_NAME}"] = manifest.digest_file(entry.paths.config)

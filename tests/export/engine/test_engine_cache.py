@@ -59,7 +59,8 @@ print(built, engine.plan.stat().st_size, waited[-1] if waited else "")
 
 def builder(tmp_path: Path, root: Path, *, stop: str = "never") -> subprocess.Popen[str]:
     script = tmp_path / "builder.py"
-    script.write_text(BUILDER)
+    if not script.exists():
+        script.write_text(BUILDER)
     return subprocess.Popen(
         [sys.executable, str(script), str(root), str(tmp_path / "log"), stop],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},

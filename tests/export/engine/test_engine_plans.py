@@ -125,6 +125,13 @@ def test_without_a_record_the_header_still_tells_the_version(tmp_path: Path) -> 
     assert finding.message.endswith("engine built with TensorRT 10.14.1.48, this machine has 11.2")
 
 
+def test_a_precision_that_is_not_what_was_asked(tmp_path: Path) -> None:
+    entry(tmp_path, plan_bytes(), {**RECORD, "precision_asked": "int8", "precision": "fp16"})
+    (finding,) = check_repository(tmp_path, target=HERE).findings
+    assert (finding.severity, finding.code) == ("warning", "plan-precision")
+    assert "was to run in int8, and most of it runs in fp16" in finding.message
+
+
 def test_a_whole_record(tmp_path: Path) -> None:
     plan = plan_bytes()
     whole = {**RECORD, "plan_bytes": len(plan), "plan_sha256": hashlib.sha256(plan).hexdigest()}
