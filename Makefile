@@ -33,6 +33,10 @@ format: setup ## rewrite the Python files in the project's style
 test-fast: setup ## only the tests that are not marked slow
 	@$(PY) -m pytest -m "not slow"
 
+.PHONY: golden
+golden: setup ## write the golden files of the tests anew (look at the difference before a commit)
+	@TRITONSTACK_RENEW_GOLDEN=1 $(PY) -m pytest -q -k golden || true
+
 .PHONY: test-gpu
 test-gpu: setup ## the tests that need an NVIDIA GPU; a skip is a failure
 	@TRITONSTACK_REQUIRE_GPU=1 $(PY) -m pytest -m gpu
