@@ -115,10 +115,12 @@ def unpack(package: str, debs: list[Path], work: Path) -> Path:
         given = download(package, work)
     elif f"_{version}_" not in given.name:
         raise Problem(f"--deb {given}: expected version {version}, the one that the labels belong to")
+    if shutil.which("dpkg-deb") is None:
+        raise Problem("dpkg-deb, which unpacks Debian packages, is not installed: apt-get install dpkg")
     target = work / name
     result = subprocess.run(["dpkg-deb", "-x", str(given), str(target)], capture_output=True, text=True)
     if result.returncode:
-        raise Problem(f"{given} cannot be unpacked: {result.stderr.strip().splitlines()[-1:] or 'dpkg-deb failed'}")
+        raise Problem(f"{given} cannot be unpacked: {(result.stderr.strip().splitlines() or ['dpkg-deb failed'])[-1]}")
     return target
 
 

@@ -76,8 +76,8 @@ def run(*flags: str, path: str | None = None) -> subprocess.CompletedProcess[str
 
 def deb(folder: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
     root = folder / name
-    for path, content in {**files, "DEBIAN/control": f"Package: {name}\nVersion: {version}\nArchitecture: all\n"
-                          "Maintainer: Nobody <nobody@example.org>\nDescription: pictures\n".encode()}.items():  # fmt: skip
+    control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: A <a@b.c>\nDescription: pictures\n"
+    for path, content in {**files, "DEBIAN/control": control.encode()}.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(content)
     target = folder / f"{name}_{version}_all.deb"
