@@ -34,3 +34,8 @@ class EngineError(TritonstackError):
     def remedy(self) -> str | None:
         """What to change, in one sentence."""
         return self.next_step
+
+    def as_dict(self) -> dict[str, str | None]:
+        """The error as JSON-ready values, with the place in the graph and TensorRT's last lines."""
+        place = {"engine_kind": self.kind, "node": self.node, "operator": self.operator}
+        return {**super().as_dict(), **place, "log": "\n".join(self.log) or None}

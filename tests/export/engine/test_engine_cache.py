@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import re
@@ -33,6 +35,10 @@ from pathlib import Path
 from engine_models import plan_bytes
 from tritonstack_export.engine.cache import EngineCache
 root, log, stop = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+if stop == "no flock":
+    import fcntl
+    def refuse(handle, how): raise OSError(95, "no locks here")
+    fcntl.flock = refuse
 def point(name):
     if stop == name:
         Path(log + ".ready").touch()
@@ -77,9 +83,20 @@ def store(cache: EngineCache, key: str = KEY, *, plan: bytes | None = None, **fi
     cache.get_or_build(key, make)
 
 
-def test_eight_builders_at_once_build_once(tmp_path: Path) -> None:
+def no_flock(handle: int, how: int) -> None:
+    raise OSError(errno.EOPNOTSUPP, "no locks here")
+
+
+@pytest.mark.parametrize("how", ["flock", "no flock"])
+def test_eight_builders_at_once_build_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """While gc runs all the time, and also where the filesystem has no flock."""
     root = tmp_path / "cache"
-    processes = [builder(tmp_path, root) for _ in range(8)]
+    if how == "no flock":
+        monkeypatch.setattr(fcntl, "flock", no_flock)
+    processes = [builder(tmp_path, root, stop=how) for _ in range(8)]
+    while any(process.poll() is None for process in processes):
+        assert sweep(EngineCache(root)) == ([], [])
+        time.sleep(0.02)
     outputs = [process.communicate(timeout=120)[0].split(maxsplit=2) for process in processes]
     assert [process.returncode for process in processes] == [0] * 8
     assert len((tmp_path / "log").read_text().split()) == 1
@@ -157,13 +174,7 @@ def test_a_lease_that_somebody_took_over_is_not_removed(tmp_path: Path) -> None:
 
 
 def test_without_flock_the_lease_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-    import fcntl
-
-    def refuse(handle: int, how: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "no locks here")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", no_flock)
     lock = tmp_path / "key.lock"
     with key_lock(lock), pytest.raises(Busy, match=f"process {os.getpid()}"), key_lock(lock, wait=False):
         pass

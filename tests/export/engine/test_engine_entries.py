@@ -346,6 +346,18 @@ def test_the_graph_has_to_carry_what_the_manifest_says(repository: Path, cache: 
     assert listing(repository) == before and not cache.root.exists()
 
 
+def test_a_refusal_reaches_the_result_whole(repository: Path, cache: EngineCache, rtx: RtxHome) -> None:
+    io = 'input [{ name: "x" data_type: TYPE_FP32 dims: [3] }] output [{ name: "y" data_type: TYPE_FP32 dims: [3] }]\n'
+    config = f'backend: "onnxruntime"\nmax_batch_size: 8\n{io}'
+    add_entry(repository, proto=models.one_node("MyOp", domain="custom"), config=config, with_manifest=False)
+    result = one(run(repository, cache, machine=Machine(rtx, "1.7.1.116", "8.6"), policy="auto"))
+    assert result.status == "onnx" and result.error is not None
+    told = result.error.as_dict()
+    assert (told["engine_kind"], told["node"], told["operator"]) == ("parse", "it", "MyOp")
+    assert "name the plugin's library under `plugins`" in str(told["next"])
+    assert [path.suffix for path in cache.root.rglob("*") if path.is_file()] == [".lock"]
+
+
 def test_without_a_manifest_config_and_graph_decide(repository: Path, cache: EngineCache) -> None:
     folder = add_entry(repository, proto=models.conv_int8(), with_manifest=False)
     source = read_version(read_entry(EntryPaths(repository, "net")), 1)  # type: ignore[arg-type]
