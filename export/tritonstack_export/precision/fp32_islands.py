@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 HEADROOM = 4.0
 """Samples never show the largest value there is: two bits of the exponent are kept free for what they do not show.
-On EfficientNet-Lite0 the largest activation grew by 1.3 from 16 to 250 pictures."""
+From 17 to 244 photographs no activation of EfficientNet-Lite0 grew by more than 1.9, none of MobileNetV2 by more
+than 2.9."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class ReferenceSession:
             with np.errstate(over="ignore", invalid="ignore"):
                 values = self._session.run(self._outputs, feeds)
                 return {
-                    name: value.astype(_low_dtype(self._types[name])) if self._types[name] in _LOW_TYPES else value
+                    name: value.astype(low_dtype(self._types[name])) if self._types[name] in _LOW_TYPES else value
                     for name, value in zip(self._outputs, values, strict=True)
                 }
         except Exception as error:
@@ -87,7 +87,8 @@ def reference_session(path: Path, outputs: Sequence[str]) -> ReferenceSession:
 _LOW_TYPES = (FLOAT16, BFLOAT16)
 
 
-def _low_dtype(kind: int) -> Any:
+def low_dtype(kind: int) -> Any:
+    """The numpy dtype of ONNX's FLOAT16 or BFLOAT16."""
     import numpy as np
 
     if kind == FLOAT16:
@@ -102,4 +103,4 @@ def _rounded(value: Array, kind: int) -> Array:
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
-        return value.astype(_low_dtype(kind)).astype(np.float32)
+        return value.astype(low_dtype(kind)).astype(np.float32)

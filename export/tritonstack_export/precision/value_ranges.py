@@ -105,10 +105,20 @@ def observe_ranges(
 class ValueReader:
     """Reads intermediate values of a model, a bounded group at a time."""
 
-    def __init__(self, source: Path | bytes, *, names: Sequence[str] | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        source: Path | bytes,
+        *,
+        names: Sequence[str] | None = None,
+        folder: Path | None = None,
+        group_bytes: int = _GROUP_BYTES,
+    ) -> None:
         """`source`: a file, or a serialised graph whose external weights lie in `folder`. `names`: see observe_ranges;
-        those that the graph lacks are left out. Raises GateError when ONNX Runtime cannot load it."""
+        those that the graph lacks are left out. `group_bytes`: of the values read at a time. Raises GateError when
+        ONNX Runtime cannot load it."""
         import onnx
+
+        self._group_bytes = group_bytes
 
         model = onnx_tensors.read_proto(source) if isinstance(source, Path) else onnx.load_from_string(source)
         self._folder = source.parent if isinstance(source, Path) else folder
@@ -154,14 +164,24 @@ class ValueReader:
 
     def read(self, inputs: Mapping[str, Array]) -> Iterable[dict[str, Array]]:
         """Values by name, in groups; the model runs once for each group, and once more for the first sample."""
-        feeds = {name: value for name, value in inputs.items() if name in self._inputs}
+        for group in self.groups(inputs):
+            yield self.values(group, inputs)
+
+    def groups(self, inputs: Mapping[str, Array]) -> list[list[str]]:
+        """The names in groups whose values together are no larger than they may be, for samples like `inputs`."""
         if self._groups is None:
-            self._groups = self._sized_groups(feeds)
-        fed = {name: inputs[name] for name in self._fed if name in inputs}
-        if fed:
-            yield fed
-        for group in self._groups:
-            yield dict(zip(group, self._run(group, feeds), strict=True))
+            feeds = {name: value for name, value in inputs.items() if name in self._inputs}
+            self._groups = [group for group in (self._fed, *self._sized_groups(feeds)) if group]
+        return self._groups
+
+    def values(self, names: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The named values for one sample."""
+        found = {name: inputs[name] for name in names if name in inputs}
+        computed = [name for name in names if name not in found]
+        if computed:
+            feeds = {name: value for name, value in inputs.items() if name in self._inputs}
+            found.update(zip(computed, self._run(computed, feeds), strict=True))
+        return found
 
     def _sized_groups(self, feeds: Mapping[str, Array]) -> list[list[str]]:
         if not self._computed:
@@ -173,7 +193,7 @@ class ValueReader:
             needed = 4 * int(size)
             if not groups or needed > room:
                 groups.append([])
-                room = _GROUP_BYTES
+                room = self._group_bytes
             groups[-1].append(name)
             room -= needed
         return groups
