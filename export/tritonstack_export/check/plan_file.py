@@ -130,7 +130,7 @@ def _check_precision(record: PlanRecord, path: Path, shown: str, findings: Findi
         findings.warning(
             "plan-precision",
             f"{shown} was to run in {asked}, and most of it runs in {runs}",
-            fix="see the warnings in its record; it is no faster than that precision",
+            fix="see the warnings in its record: speed and accuracy are those of what runs",
             path=path,
         )
 
