@@ -9,7 +9,7 @@ demo: setup ## export, serve, classify and load-test EfficientNet-Lite0 with the
 	@$(PY) examples/demo.py
 
 .PHONY: test
-test: setup lint ## lint, types and all tests that need no GPU
+test: setup lint test-data ## lint, types and all tests that need no GPU
 	@$(PY) -m pytest
 
 ##@ Development
@@ -28,6 +28,10 @@ lint: setup ## ruff, mypy strict, import layers
 format: setup ## rewrite the Python files in the project's style
 	@$(PY) -m ruff check --fix --quiet . || true
 	@$(PY) -m ruff format .
+
+.PHONY: test-data
+test-data: setup ## what some tests need besides .venv: photographs, and a browser for the pages
+	@.ci/test_data.sh
 
 .PHONY: test-fast
 test-fast: setup ## only the tests that are not marked slow

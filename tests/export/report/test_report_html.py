@@ -190,7 +190,7 @@ def test_colours_can_be_told_from_their_ground() -> None:
         assert contrast(colors["ink"], colors["note-band"]) >= 4.5
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed (apt-get install chromium)")
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [1200, 420])
 def test_in_a_browser(tmp_path: Path, width: int) -> None:
     """A browser shows it whole: nothing is refused, and nothing but the tables' own frames scrolls sideways."""
