@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-
 PHOTOS = Path(__file__).parent.parent / ".cache" / "photos"
 """What `make photos` fetches."""
 
