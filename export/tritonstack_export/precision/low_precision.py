@@ -37,6 +37,7 @@ RANGE_SAMPLES = 64
 """Ranges are observed on at most this many samples, spread evenly."""
 TRIAL_SAMPLES = 8
 """A conversion is tried on this many samples before it is accepted; the gates see all of them."""
+_MOST_BYTES = onnx_tensors.SINGLE_FILE_LIMIT
 _ROUNDS = 4
 _NODES_PER_ROUND = 8
 _WORTH_DB = 3.0
@@ -262,6 +263,14 @@ def _write(converted: ModelProto, source: Path, out: Path, *, keep_io_types: boo
 
     original = onnx_tensors.read_proto(source)
     onnx_graph.strip_metadata(converted)
+    weights = sum(_bytes_of(tensor) for tensor in onnx_tensors.tensors(converted))
+    if weights > _MOST_BYTES:
+        raise GateError(
+            "the weights are too large for one file even in low precision, and AutoCast gives no other form",
+            given=f"{weights} bytes",
+            expected=f"at most {_MOST_BYTES}",
+            next_step="serve the model in FP32, or split it",
+        )
     _require_same_ends(original, converted, keep_io_types=keep_io_types)
     files = onnx_tensors.write_model(converted, out.parent, out)
     check_file(out)

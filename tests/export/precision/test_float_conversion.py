@@ -283,3 +283,25 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path, precision: str, nam
         digests.append(hashlib.sha256((folder / "out.onnx").read_bytes()).hexdigest())
         assert str(tmp_path).encode() not in (folder / "out.onnx").read_bytes()
     assert digests[0] == digests[1]
+
+
+def test_weights_that_do_not_fit_into_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above 2 GB, with a lower limit: the FP32 graph has its weights beside it, and so has the result."""
+    monkeypatch.setattr("tritonstack_export.onnx_tensors.SINGLE_FILE_LIMIT", 0)
+    model = FloatModel(
+        "g (float[N,256] x) => (float[N,256] y) { h = MatMul (x, w)  r = Relu (h)  y = MatMul (r, v) }",
+        normal(1, 256),
+        {"w": weight(256, 256, scale=0.05), "v": weight(256, 256, scale=0.05)},
+    )
+    path = model.write(tmp_path / "m.onnx")
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "out").mkdir()
+    out = tmp_path / "out" / "model.onnx"
+    result = convert_float(path, "fp16", FloatSettings(), model.samples(), out, record())
+    assert result.problem is None
+    for file in result.files:
+        assert file.is_file()
+    x = model.samples(1)[0]
+    exact = reference_session(path, ["y"]).run(x)["y"]
+    np.testing.assert_allclose(reference_session(out, ["y"]).run(x)["y"], exact, atol=5e-3)
+    np.testing.assert_allclose(ort.InferenceSession(str(out)).run(["y"], x)[0], exact, atol=5e-3)
