@@ -90,7 +90,7 @@ def sweep(
     dry_run: bool = False,
 ) -> tuple[list[Removal], list[str]]:
     """Remove entries unused for `older_than_s`, those built with `tensorrt`, then the least recently used ones until
-    `max_bytes` are left; and leftovers, always.
+    `max_bytes` are left; timing caches by age and version; and leftovers, always.
 
     An entry that is built or read at the moment stays. Returns what was removed (with `dry_run`: what would be), and
     the keys of entries that stayed because they are in use.
@@ -119,6 +119,7 @@ def sweep(
             continue
         total -= entry.size_bytes
         removed.append(Removal(entry.path, entry.size_bytes, reason))
+    removed += _sweep_timings(cache, older_than_s=older_than_s, tensorrt=wanted, dry_run=dry_run)
     removed += _sweep_leftovers(cache, dry_run=dry_run)
     return removed, busy
 
@@ -152,6 +153,26 @@ def _remove_entry(cache: EngineCache, entry: CacheEntry, *, dry_run: bool) -> bo
     finally:
         os.close(handle)
     return True
+
+
+def _sweep_timings(
+    cache: EngineCache, *, older_than_s: float | None, tensorrt: tuple[int, ...] | None, dry_run: bool
+) -> Iterator[Removal]:
+    """Timing caches that no build has written for long, or of a TensorRT that is gone. A build that has one open holds
+    its content already, and writes it anew."""
+    for path in sorted((cache.root / TIMING).glob("tensorrt-*.cache")):
+        version = version_numbers(path.name.removeprefix("tensorrt-").rpartition("-sm")[0])
+        reason = None
+        if older_than_s is not None and _age_s(path) > older_than_s:
+            reason = f"a timing cache unused for {_age_s(path) / 86400:.1f} days"
+        elif tensorrt is not None and version is not None and same_release(tensorrt, version):
+            reason = f"the timing cache of TensorRT {'.'.join(map(str, version))}"
+        if reason is not None:
+            size = _size(path)
+            if not dry_run:
+                path.unlink(missing_ok=True)
+                path.with_name(f".{path.name}.lock").unlink(missing_ok=True)
+            yield Removal(path, size, reason)
 
 
 def _sweep_leftovers(cache: EngineCache, *, dry_run: bool) -> Iterator[Removal]:

@@ -337,6 +337,20 @@ def test_gc_by_age_size_and_version(tmp_path: Path) -> None:
     assert [path for path in cache.root.rglob("*") if path.is_file()] == []
 
 
+def test_gc_of_timing_caches(tmp_path: Path) -> None:
+    cache = filled(tmp_path)
+    old, new = (cache.timing_cache(version, "9.0") for version in ("10.3.0.26", "10.14.1.48"))
+    old.parent.mkdir()
+    for path in (old, new, old.with_name(f".{old.name}.lock")):
+        path.write_bytes(b"timings")
+    assert gone(cache, tensorrt="10.3") == ["0", "t"]
+    assert sorted(path.name for path in old.parent.iterdir()) == [new.name]
+    os.utime(new, (0, 0))
+    assert gone(cache, older_than_s=30 * 86400, dry_run=True) == ["t"]
+    assert gone(cache, older_than_s=30 * 86400) == ["t"]
+    assert list(old.parent.iterdir()) == []
+
+
 def test_gc_says_what_it_would_do(tmp_path: Path) -> None:
     cache = filled(tmp_path)
     before = listing(cache.root)
