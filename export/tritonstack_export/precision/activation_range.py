@@ -39,7 +39,8 @@ class MagnitudeHistogram:
 
     def observe(self, values: Array) -> None:
         """Add the values of one array. Infinities and NaN have no place on a scale and are passed over."""
-        flat = values.reshape(-1)
+        # In float16 the index of a bin would be rounded to whole pairs.
+        flat = values.reshape(-1).astype(np.float32, copy=False)
         if not flat.size:
             return
         low, high = float(flat.min()), float(flat.max())
@@ -53,8 +54,9 @@ class MagnitudeHistogram:
             self.zeros += flat.size
             return
         if self.width == 0:
-            # Above the smallest normal float32, so that 1 / width is finite.
-            self.width = max(peak / (_BINS - 1), 2.0**-100)
+            # A power of two, so that the last digits of the first peak do not move the bins; not so small that its
+            # inverse leaves float32.
+            self.width = 2.0 ** max(math.ceil(math.log2(peak / (_BINS - 1))), -100)
         while peak >= self.width * _BINS:
             self.counts[: _BINS // 2] = self.counts.reshape(-1, 2).sum(1)
             self.counts[_BINS // 2 :] = 0

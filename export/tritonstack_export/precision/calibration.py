@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ class Observed:
             name: self.histograms[name].threshold(settings) for name in sorted({layer.activation for layer in layers})
         }
         # A tensor that is always zero has no scale of its own; any one represents it.
-        return {layer.name: (thresholds[layer.activation] or float(LEVELS)) / LEVELS for layer in layers}
+        return {layer.name: _rounded((thresholds[layer.activation] or float(LEVELS)) / LEVELS) for layer in layers}
 
 
 def observe(
@@ -48,15 +49,18 @@ def observe(
 ) -> Observed:
     """Run the samples and gather the magnitudes of each layer's activation input. Memory stays bounded: see
     `_CHUNK_BYTES`. Raises GateError when the model fails on a sample."""
-    shapes = _shapes(graph, layers, samples[0])
-    macs = {layer.name: layer.macs(shapes[layer.activation], shapes[layer.output]) for layer in layers}
+    _, first = next(batches(samples, signature, size=1))
+    count = next(iter(first.values())).shape[0] if signature.batched else 1
+    shapes = _shapes(graph, layers, first)
+    macs = {layer.name: layer.macs(shapes[layer.activation], shapes[layer.output]) // count for layer in layers}
+    types = {layer.activation: layer.element_type for layer in layers}
     histograms = {layer.activation: MagnitudeHistogram() for layer in layers}
     given = {tensor.name for tensor in signature.inputs}
     fetched = [name for name in histograms if name not in given]
     chunks = _chunks(fetched, shapes)
     for number, chunk in enumerate(chunks):
         model = graph.copy()
-        _publish(model, chunk)
+        _publish(model, {name: types[name] for name in chunk})
         session = graph.session(model, chunk)
         done = 0
         for indices, inputs in batches(samples, signature, size=_BATCH):
@@ -71,14 +75,21 @@ def observe(
     return Observed(histograms, macs)
 
 
-def _publish(model: ModelProto, names: Sequence[str]) -> None:
-    """Make inner values outputs of the graph."""
-    from onnx import TensorProto, helper
+def _rounded(scale: float) -> float:
+    """`scale` with 11 significant bits: FP16 holds it exactly, and the last digits of a sum, which depend on the CPU
+    and its threads, do not change the file."""
+    mantissa, exponent = math.frexp(scale)
+    return math.ldexp(round(mantissa * 2048) / 2048, exponent)
+
+
+def _publish(model: ModelProto, types: Mapping[str, int]) -> None:
+    """Make inner values outputs of the graph. `types`: name -> ONNX element type."""
+    from onnx import helper
 
     existing = {value.name for value in model.graph.output}
-    for name in names:
+    for name, kind in types.items():
         if name not in existing:
-            model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+            model.graph.output.append(helper.make_tensor_value_info(name, kind, None))
 
 
 def _shapes(graph: FloatGraph, layers: Sequence[Layer], sample: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:

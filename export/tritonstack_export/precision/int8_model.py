@@ -40,12 +40,16 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ExcludedLayer:
     """A layer kept in float. `sensitivity_db`: SNR of the worst output with this layer alone in INT8; None where it
-    was excluded by the spec and not measured. `macs_share`, `bytes_share`: of all quantizable layers, 0 to 1."""
+    was excluded by the spec and not measured. `gain_db`: by how much the SNR rises when it is given back after those
+    before it, predicted from the noise of single layers. `macs_share`, `bytes_share`: of all quantizable layers, 0 to
+    1.
+    """
 
     name: str
     op_type: str
     reason: str
     sensitivity_db: float | None
+    gain_db: float | None
     macs_share: float
     bytes_share: float
 
@@ -138,7 +142,8 @@ def make_int8(
     if not chosen:
         raise InputError("precision.int8.exclude leaves no layer to quantize", given=f"{len(plan.layers)} layers")
     with tempfile.TemporaryDirectory(prefix="tritonstack-int8-", dir=out.parent) as temporary:
-        candidate = Path(temporary) / "model.onnx"
+        # Of the final name, which the graph holds where its weights lie in a file beside it.
+        candidate = Path(temporary) / out.name
         with record.step("quantize"), _timed(seconds, "quantize"):
             plan.write(chosen, candidate)
             check_file(candidate)
@@ -172,7 +177,7 @@ def make_int8(
                 plan.write([layer for layer in chosen if layer.name not in back], candidate)
                 check_file(candidate)
         for file in sorted(Path(temporary).iterdir()):
-            shutil.move(file, out.with_name(file.name.replace("model.onnx", out.name)))
+            shutil.move(file, out.with_name(file.name))
     return Int8Result(
         path=out,
         quantized=len(chosen) - len(given_back),
@@ -234,18 +239,22 @@ def _excluded(
 ) -> tuple[ExcludedLayer, ...]:
     macs = sum(plan.observed.macs.values()) or 1
     elements = sum(layer.elements for layer in plan.layers) or 1
-    entries: list[tuple[Layer, str, float | None]] = [(layer, "excluded by the spec", None) for layer in by_spec]
-    entries += [(entry.layer, "sensitive", entry.snr_db) for entry in given_back]
+    entries: list[tuple[Layer, str, float | None, float | None]] = [
+        (layer, "excluded by the spec", None, None) for layer in by_spec
+    ]
+    gains = layer_fallback.predicted_gains(plan.order)
+    entries += [(entry.layer, "sensitive", entry.snr_db, gain) for entry, gain in zip(given_back, gains, strict=False)]
     return tuple(
         ExcludedLayer(
             layer.name,
             layer.op_type,
             reason,
             decibels,
+            gain,
             plan.observed.macs[layer.name] / macs,
             layer.elements / elements,
         )
-        for layer, reason, decibels in entries
+        for layer, reason, decibels, gain in entries
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +62,14 @@ def candidates(order: Sequence[LayerSensitivity], most: int) -> list[int]:
     if most and (not counts or counts[-1] != most):
         counts.append(most)
     return counts
+
+
+def predicted_gains(order: Sequence[LayerSensitivity]) -> list[float]:
+    """For each layer in turn, the rise of the SNR in dB when it follows those before it into float, by the same sum."""
+    noise = [10 ** (-entry.snr_db / 10) for entry in order]
+    # The smallest noise keeps the last gain finite: what the last layer takes away is all there is left.
+    left = [math.fsum(noise[index:]) for index in range(len(noise))] + [min(noise, default=0.0)]
+    return [10 * math.log10(before / after) for before, after in pairwise(left)]
 
 
 def choose(

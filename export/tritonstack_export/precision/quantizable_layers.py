@@ -27,7 +27,7 @@ _FOLDED = ("Identity", "Transpose")
 @dataclass(frozen=True)
 class Layer:
     """One quantizable node. `data`, `weight`: positions of its activation and weight inputs. `axis`: of the weight,
-    along which output channels lie (None: one scale for all). `elements`: of the weight."""
+    along which output channels lie (None: one scale for all). `element_type`: ONNX's, of weight and activation."""
 
     name: str
     op_type: str
@@ -38,6 +38,7 @@ class Layer:
     weight_name: str
     output: str
     weight_shape: tuple[int, ...]
+    element_type: int = 1
 
     @property
     def elements(self) -> int:
@@ -124,6 +125,7 @@ def find_layers(graph: FloatGraph, op_types: Sequence[str]) -> list[Layer]:
                 weight_name=weight.name,
                 output=node.output[0],
                 weight_shape=shape,
+                element_type=weight.data_type,
             )
         )
     return layers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from onnx import helper
 from tritonstack.errors import GateError
 from tritonstack.terminal import Progress
 from tritonstack_export.precision.int8_model import Int8Result, make_int8
-from tritonstack_export.precision.layer_fallback import Verdict, candidates
+from tritonstack_export.precision.layer_fallback import Verdict, candidates, predicted_gains
 from tritonstack_export.precision.layer_sensitivity import LayerSensitivity, snr_db
 from tritonstack_export.precision.quantizable_layers import Layer
 from tritonstack_export.signature import Signature
@@ -67,6 +68,8 @@ def test_the_layer_behind_an_outlier_is_given_back(tmp_path: Path) -> None:
     assert only.reason == "sensitive"
     assert only.sensitivity_db is not None
     assert only.sensitivity_db < 15
+    assert only.gain_db is not None
+    assert only.gain_db > 10
     assert result.macs_share == pytest.approx(8192 / (27648 + 9216 + 8192 + 80))
     assert result.bytes_share == pytest.approx(128 / (432 + 144 + 128 + 80))
     assert "3 of 4 layers in INT8; 1 in float (18.1% of the multiply-accumulates" in result.text()
@@ -139,6 +142,13 @@ def test_the_worst_output_decides(tmp_path: Path) -> None:
     worst = result.sensitivity[0]
     assert (worst.layer.name, worst.output) == ("narrow_layer", "small")
     assert worst.snr_db < 10
+
+
+def test_gains_are_predicted_by_adding_noise() -> None:
+    layer = Layer("l", "Conv", 0, 1, 0, "x", "w", "y", (1, 1))
+    gains = predicted_gains([LayerSensitivity(layer, value, "y") for value in (10.0, 20.0, 20.0)])
+    assert gains == pytest.approx([10 * math.log10(0.12 / 0.02), 10 * math.log10(2), 0.0])
+    assert predicted_gains([]) == []
 
 
 def test_candidates_rise_by_noise_and_end_at_the_most_allowed() -> None:

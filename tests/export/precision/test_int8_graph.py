@@ -16,10 +16,11 @@ from onnx import helper, numpy_helper
 
 from tritonstack.errors import InputError, UsageError
 from tritonstack.terminal import Progress
+from tritonstack_export.precision.dataset import collect
 from tritonstack_export.precision.int8_model import Int8Result, make_int8
 from tritonstack_export.precision.layer_fallback import Verdict
 from tritonstack_export.precision.quantization import quantize_weight
-from tritonstack_export.signature import ModelInput, Signature
+from tritonstack_export.signature import Dimension, ModelInput, Signature
 from tritonstack_export.spec_precision import Int8Settings
 from tritonstack_export.step_record import Record
 
@@ -274,6 +275,41 @@ def test_external_weights(tmp_path: Path) -> None:
     inputs = {"x": random(2, 64)}
     assert np.allclose(run(path, inputs)["y"], run(result.path, inputs)["y"], atol=1.0)
     assert not result.path.with_name("int8.onnx.data").exists()
+
+
+def test_a_model_that_is_fp16_already(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], name="in", to=onnx.TensorProto.FLOAT16),
+        helper.make_node("MatMul", ["h", "w"], ["a"], name="first"),
+        helper.make_node("MatMul", ["a", "v"], ["b"], name="second"),
+        helper.make_node("Cast", ["b"], ["y"], name="out", to=onnx.TensorProto.FLOAT),
+    ]
+    weights = {"w": random(32, 32, scale=50).astype(np.float16), "v": random(32, 32, scale=1e-3).astype(np.float16)}
+    result = quantize(model(nodes, weights, {"x": ["batch", 32]}, {"y": ["batch", 32]}), tmp_path, vectors(32))
+    require_tensorrt_form(result.path)
+    inputs = {"x": random(3, 32)}
+    reference = run(tmp_path / "fp32.onnx", inputs)["y"]
+    assert np.abs(run(result.path, inputs)["y"] - reference).max() < 0.05 * np.abs(reference).max()
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_models_without_a_batch_or_with_a_fixed_one(batch: int | None, tmp_path: Path) -> None:
+    shape = [2, 8] if batch is None else [batch, 8]
+    proto = model([helper.make_node("MatMul", ["x", "w"], ["y"], name="m")], {"w": random(8, 8)},
+                  {"x": shape}, {"y": shape})  # fmt: skip
+    bounds = {} if batch is None else {"batch": Dimension("batch", batch, batch, batch)}
+    axes = tuple(shape) if batch is None else ("batch", 8)
+    signature = Signature((ModelInput("x", "float32", axes),), bounds, batch is not None)
+    one = [2, 8] if batch is None else [1, 8]
+    made = [(str(i), {"x": random(*one, seed=i)}, None) for i in range(20)]
+    data = collect("calibration", "made", made, signature, keep_repeats=False)
+    verdicts = iter([Verdict(False, "once"), Verdict(True)])
+    result = make_int8(
+        save(proto, tmp_path), data, signature, Int8Settings(fallback={"max_share": 1}),
+        passes=lambda _: next(verdicts), out=tmp_path / "int8.onnx", record=Record(Progress(quiet=True)),
+    )  # fmt: skip
+    assert [layer.name for layer in result.excluded] == ["m"]
+    assert counts(result.path) == {"MatMul": 1}
 
 
 @pytest.mark.parametrize(
