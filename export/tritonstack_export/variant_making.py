@@ -84,7 +84,9 @@ class VariantMaker:
             )
         with self.record.step("fp32 answers"):
             reference = reference_session(graph, names)
-            comparison = VariantComparison(reference, self.samples.gates, self.converted.signature)
+            comparison = VariantComparison(
+                reference, self.samples.gates, self.converted.signature, made_up=self.samples.made_up
+            )
             self.reference_accuracy = self._accuracy(reference)
         if self.made and self.reference_accuracy is not None:
             self.made[0] = self.made[0].with_measured(reference_accuracy=self.reference_accuracy)
@@ -153,7 +155,9 @@ class VariantMaker:
 
         assert self.samples is not None and precision in ("fp16", "bf16")  # noqa: S101 - narrows for the type checker
         settings = self.spec.precision.fp16 if precision == "fp16" else self.spec.precision.bf16
-        return convert_float(graph, precision, settings, self.samples.ranges, out, self.record)
+        return convert_float(
+            graph, precision, settings, self.samples.ranges, out, self.record, made_up=self.samples.made_up
+        )
 
     def _make_int8(self, graph: Path, out: Path, judge: _Judge) -> None:
         from tritonstack_export.precision.int8_model import make_int8

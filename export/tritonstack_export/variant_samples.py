@@ -27,13 +27,15 @@ Samples = Sequence[Mapping[str, Array]]
 @dataclass(frozen=True)
 class VariantSamples:
     """`ranges`: what value ranges are observed on. `gates`: what outputs are compared on. Both in the form the model
-    takes, with a batch of one or more. `origin`: in words, where `gates` come from."""
+    takes, with a batch of one or more. `origin`: in words, where `gates` come from. `made_up`: random, on which outputs
+    of a trained model vary less than on real inputs, so that less is asked of their signal-to-noise ratio."""
 
     ranges: Samples
     gates: Samples
     calibration: Dataset | None
     evaluation: Dataset | None
     origin: str
+    made_up: bool = False
 
 
 def read_samples(
@@ -72,7 +74,8 @@ def read_samples(
             "`evaluation`: real inputs may reach other ranges"
         )
     ranges = calibration.samples if calibration is not None else gates
-    return VariantSamples(ranges, gates, calibration, evaluation, origin)
+    made_up = evaluation is None and calibration is None
+    return VariantSamples(ranges, gates, calibration, evaluation, origin, made_up)
 
 
 def evenly(samples: Samples, most: int) -> Samples:
