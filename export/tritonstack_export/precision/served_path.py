@@ -86,7 +86,10 @@ def served_path(path: Path, outputs: Sequence[str], samples: Sequence[Mapping[st
         return ServedPath(
             usable=False,
             reason=default.error,
-            remarks=(f"ONNX Runtime cannot run it on a CPU, only on a GPU: {default.error}",),
+            remarks=(
+                f"ONNX Runtime cannot run it on a CPU, and its CUDA provider not every operator of it: serve it as a "
+                f"TensorRT engine (`tritonstack build-engines`): {default.error}",
+            ),
         )
     unoptimised = trial({NO_QDQ_FUSION: "1"}, NO_OPTIMIZATION) if quantized else None
     limit = _SAME_DB
