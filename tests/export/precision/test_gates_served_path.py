@@ -170,7 +170,7 @@ def test_bf16_is_for_gpus_only(tmp_path: Path) -> None:
     found = served_path(low(tmp_path, "bf16"), ["y"], MODELS["plain"].samples())
     assert not found.usable
     assert found.reason is not None and "NOT_IMPLEMENTED" in found.reason
-    assert "only on a GPU" in found.remarks[0]
+    assert "TensorRT engine" in found.remarks[0]
 
 
 def test_operators_that_onnx_runtime_lacks(tmp_path: Path) -> None:
