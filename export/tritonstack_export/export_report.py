@@ -193,7 +193,7 @@ def _excluded(made: Int8Result) -> tuple[data.ExcludedLayer, ...]:
         data.ExcludedLayer(
             node=layer.name,
             operator=layer.op_type,
-            gain_db=number(layer.sensitivity_db),
+            gain_db=number(layer.gain_db),
             macs_share=layer.macs_share,
             bytes_share=layer.bytes_share,
             by_hand=layer.sensitivity_db is None,

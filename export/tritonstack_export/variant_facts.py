@@ -95,6 +95,7 @@ def _int8_facts(made: Int8Result) -> dict[str, Any]:
                 "operator": layer.op_type,
                 "reason": layer.reason,
                 "sensitivity_db": number(layer.sensitivity_db),
+                "gain_db": number(layer.gain_db),
                 "macs_share": round(layer.macs_share, 6),
                 "bytes_share": round(layer.bytes_share, 6),
             }

@@ -146,7 +146,7 @@ class VariantComparison:
         alone: list[list[dict[str, Array]]] = []
         for size in self._sizes:
             smallest = size == self._sizes[0]
-            chosen = list(_spread_over(self._groups, None if smallest else max(size, SAMPLES_PER_BATCH_SIZE)))
+            chosen = list(_all_rows(self._groups) if smallest else _some_rows(self._groups, size))
             found = [_run(variant, [self._groups[group][row] for row in members], size) for group, members in chosen]
             if smallest:
                 alone = found
@@ -203,17 +203,30 @@ def _batch_sizes(signature: Signature) -> list[int]:
     return sorted({size for size in (1, 2, batch.min, batch.opt, batch.max) if batch.min <= size <= batch.max})
 
 
-def _spread_over(
-    groups: Sequence[Sequence[Mapping[str, Array]]], share: int | None
-) -> Iterator[tuple[int, Sequence[int]]]:
-    """(group, rows of it): all rows, or about `share` of them, spread over the groups in proportion to their size."""
-    total = sum(len(group) for group in groups)
-    for index, group in enumerate(groups):
-        if share is None or total <= share:
-            yield index, range(len(group))
-            continue
-        count = max(1, round(share * len(group) / total))
-        yield index, [position * len(group) // count for position in range(count)]
+Group = Sequence[Mapping[str, Array]]
+
+
+def _all_rows(groups: Sequence[Group]) -> Iterator[tuple[int, Sequence[int]]]:
+    """(group, rows of it)."""
+    yield from ((index, range(len(group))) for index, group in enumerate(groups))
+
+
+def _some_rows(groups: Sequence[Group], size: int) -> Iterator[tuple[int, Sequence[int]]]:
+    """(group, rows of it): about SAMPLES_PER_BATCH_SIZE rows, spread over the groups in proportion to their size.
+
+    Where shapes differ a lot, as lengths of texts do, each group fills a batch of its own, mostly with repetitions:
+    then only some groups are taken, from the smallest shape to the largest.
+    """
+    share = max(size, SAMPLES_PER_BATCH_SIZE)
+    most = max(2, 2 * share // size)
+    order = sorted(range(len(groups)), key=lambda index: sum(value.size for value in groups[index][0].values()))
+    if len(order) > most:
+        order = [order[position * (len(order) - 1) // (most - 1)] for position in range(most)]
+    total = sum(len(groups[index]) for index in order)
+    for index in sorted(order):
+        rows = len(groups[index])
+        count = rows if total <= share else max(1, round(share * rows / total))
+        yield index, [position * rows // count for position in range(count)]
 
 
 def _require_known_outputs(gates: VariantGates, names: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from tritonstack_export.precision.output_distance import json_number, output_dis
 from tritonstack_export.precision.variant_gates import (
     DEFAULT_LIMITS,
     MADE_UP_DB,
+    VariantComparison,
     compare_variant,
     limits_for,
     require_gates,
@@ -284,3 +285,28 @@ def test_a_hint_replaces_the_general_next_step() -> None:
     rows = compare_variant(two_outputs(), two_outputs(1e-3), samples(), signature(), VariantGates(), "fp16")
     with pytest.raises(GateError, match="next: keep node 7"):
         require_gates(rows, "fp16", hint="keep node 7")
+
+
+def test_many_lengths_do_not_fill_a_large_batch_each() -> None:
+    """Texts of 40 lengths at batch 32: two batches, not 40, and the shortest and the longest are among them."""
+    runs: list[tuple[int, int]] = []
+
+    class Counted:
+        def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+            runs.append(inputs["x"].shape)
+            return {"y": inputs["x"].sum(axis=1, keepdims=True)}
+
+    signature = Signature(
+        (ModelInput("x", "float32", ("batch", "length")),),
+        {"batch": Dimension("batch", 1, 8, 32), "length": Dimension("length", 1, 8, 64)},
+        batched=True,
+    )
+    samples = [{"x": np.arange(1, n + 1, dtype=np.float32)[None] / n} for n in range(1, 41)]
+    comparison = VariantComparison(Counted(), samples, signature)
+    runs.clear()
+    rows = comparison.rows(Counted(), VariantGates(), "fp16")
+    assert {row.batch for row in rows} == {1, 2, 8, 32} and all(row.problem is None for row in rows)
+    lengths = {size: sorted(shape[1] for shape in runs if shape[0] == size) for size in (1, 2, 8, 32)}
+    assert lengths[1] == list(range(1, 41))
+    assert lengths[32] == [1, 40]
+    assert len(lengths[8]) <= 8 and len(lengths[2]) <= 40
