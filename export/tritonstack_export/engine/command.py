@@ -104,8 +104,13 @@ def _lines(results: list[EntryResult]) -> list[str]:
     from tritonstack.terminal import human_bytes, human_seconds
 
     lines = []
+    said: dict[tuple[str, str], list[str]] = {}
     for result in results:
         how = {"engine": "TensorRT", "onnx": "ONNX Runtime"}.get(result.status, result.status)
+        if result.reason and not result.versions and not result.notes:
+            # What is wrong with the machine is the same for every model: said once, for all of them.
+            said.setdefault((how, result.reason), []).append(result.name)
+            continue
         lines.append(f"{result.name}: {how}" + (f": {result.reason}" if result.reason else ""))
         for version in result.versions:
             record = version.record
@@ -116,4 +121,4 @@ def _lines(results: list[EntryResult]) -> list[str]:
                 f"{human_bytes(record.get('plan_bytes', 0))}, TensorRT {record.get('tensorrt', '?')}, {gpu}"
             )
         lines.extend(f"  note: {note}" for note in result.notes)
-    return lines
+    return lines + [f"{', '.join(names)}: {how}: {reason}" for (how, reason), names in said.items()]
