@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tritonstack_export.check.model_entry import ModelEntry
 from tritonstack_export.repository.config_text import ModelConfig
+
+
+def served_versions(config: ModelConfig, versions: Sequence[int]) -> tuple[int, ...]:
+    """Those of `versions` (ascending) that the version policy of `config` serves; without one, the latest."""
+    policy = config.version_policy
+    choice = policy.WhichOneof("policy_choice")
+    if choice == "all":
+        return tuple(versions)
+    if choice == "specific":
+        return tuple(version for version in versions if version in policy.specific.versions)
+    count = policy.latest.num_versions if choice == "latest" else 1
+    return tuple(versions[-count:]) if count else ()
 
 
 def resolve_served_versions(entry: ModelEntry, config: ModelConfig) -> None:
@@ -11,9 +25,8 @@ def resolve_served_versions(entry: ModelEntry, config: ModelConfig) -> None:
     findings = entry.findings
     policy = config.version_policy
     choice = policy.WhichOneof("policy_choice")
-    if choice == "all":
-        entry.served = entry.versions
-    elif choice == "specific":
+    entry.served = served_versions(config, entry.versions)
+    if choice == "specific":
         asked = list(policy.specific.versions)
         absent = [version for version in asked if version not in entry.versions]
         at = ("version_policy", "specific", "versions")
@@ -31,14 +44,10 @@ def resolve_served_versions(entry: ModelEntry, config: ModelConfig) -> None:
                 fix="export the missing versions or name available ones",
                 at=at,
             )
-        entry.served = tuple(version for version in entry.versions if version in asked)
-    else:
-        count = policy.latest.num_versions if choice == "latest" else 1
-        if choice == "latest" and count == 0:
-            findings.error(
-                "version-policy",
-                "version_policy serves the latest 0 versions, so none",
-                fix="set num_versions to 1 or more",
-                at=("version_policy", "latest", "num_versions"),
-            )
-        entry.served = entry.versions[-count:] if count else ()
+    elif choice == "latest" and policy.latest.num_versions == 0:
+        findings.error(
+            "version-policy",
+            "version_policy serves the latest 0 versions, so none",
+            fix="set num_versions to 1 or more",
+            at=("version_policy", "latest", "num_versions"),
+        )

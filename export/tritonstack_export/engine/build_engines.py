@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tritonstack.errors import TritonstackError, UsageError
+from tritonstack_export.check.version_policy import served_versions
 from tritonstack_export.engine.build import build
 from tritonstack_export.engine.build_record import build_record, interface_of
 from tritonstack_export.engine.cache import CachedEngine, EngineCache
 from tritonstack_export.engine.cache_key import engine_key, key_parts, onnx_sha256, plugin_digests
-from tritonstack_export.engine.engine_config import require_fit
+from tritonstack_export.engine.engine_config import problems_of_fit, require_fit
 from tritonstack_export.engine.entry import EngineEntry, VersionSource, read_entry, read_version
 from tritonstack_export.engine.entry_switch import (
     VersionEngine,
@@ -27,6 +28,9 @@ from tritonstack_export.engine.plan_record import RECORD_NAME, read_record
 from tritonstack_export.engine.profile import overlap_notes
 from tritonstack_export.engine.settings import BuildSettings
 from tritonstack_export.repository.layout import EntryPaths, iterate_entries
+
+if TYPE_CHECKING:
+    from tritonstack_export.repository import ModelConfig
 
 Policy = Literal["auto", "tensorrt", "none"]
 Status = Literal["engine", "onnx", "left alone", "failed"]
@@ -217,7 +221,7 @@ def _engines_of(
     results: list[VersionResult] = []
     engines: list[VersionEngine] = []
     notes: list[str] = []
-    profiles = 0
+    profiles: dict[int, int] = {}
     for number in entry.paths.versions():
         source = read_version(entry, number, timing_cache=timing)
         if source.settings.weights == "stripped":
@@ -231,16 +235,26 @@ def _engines_of(
         engine, origin = _engine(entry, source, machine, cache, options, talk)
         results.append(VersionResult(number, engine.key, origin, engine.record))
         engines.append(VersionEngine(number, engine.plan, engine.record, in_place=origin == "in place"))
-        profiles = max(profiles, len(source.settings.profiles))
+        profiles[number] = len(source.settings.profiles)
 
-    def require(config: Any) -> None:
+    def require(config: ModelConfig) -> None:
+        served = served_versions(config, tuple(profiles))
         for result in results:
-            require_fit(config, interface_of(result.record), model=entry.name)
+            interface, label = interface_of(result.record), f"{entry.name}/{result.version}"
+            if result.version in served:
+                require_fit(config, interface, model=label)
+            elif problems := problems_of_fit(config, interface):
+                # One config.pbtxt is for all versions, and was written for the newest.
+                notes.append(f"version {result.version} is not served, and could not be: {'; '.join(problems)}")
+
+    served = served_versions(entry.config, tuple(profiles)) or tuple(profiles)
 
     with ExitStack() as held:
         for result in results:
             held.enter_context(cache.in_use(result.key))
-        changed, said = publish_engines(entry, engines, profiles=profiles, require=require)
+        changed, said = publish_engines(
+            entry, engines, profiles=max(profiles[number] for number in served), require=require
+        )
     warnings = [warning for result in results for warning in result.record.get("warnings", ())]
     remarks = tuple(dict.fromkeys((*notes, *said, *warnings, *cache.notes)))
     cache.notes.clear()

@@ -52,15 +52,16 @@ def precision_of(outcome: BuildOutcome) -> tuple[str, str]:
 def interface_of(record: Mapping[str, Any]) -> EngineInterface:
     """What an engine takes and gives, from its record. Raises KeyError or TypeError for a record of another making."""
     inputs = tuple(map(_tensor, record["inputs"]))
-    profiles = record["settings"]["profiles"]
     batched = {tensor.name for tensor in inputs if tensor.shape and tensor.shape[0] < 0}
     # Of each profile the smallest over the inputs, as Triton takes it.
-    largest = [min((b[2][0] for name, b in profile.items() if name in batched), default=None) for profile in profiles]
+    batches = tuple(
+        min((bounds[2][0] for name, bounds in profile.items() if name in batched), default=None)
+        for profile in record["settings"]["profiles"]
+    )
     return EngineInterface(
         inputs=inputs,
         outputs=tuple(map(_tensor, record["outputs"])),
-        max_batch=max((size for size in largest if size is not None), default=None),
-        profiles=len(profiles),
+        batches=batches,
     )
 
 

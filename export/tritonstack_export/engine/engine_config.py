@@ -28,13 +28,12 @@ TRITON_TYPES = {
 
 @dataclass(frozen=True)
 class EngineInterface:
-    """What an engine takes and gives. `max_batch`: the largest batch over its profiles, None for a fixed axis 0.
-    `profiles`: how many it has, 0 for fixed shapes."""
+    """What an engine takes and gives. `batches`: the largest batch of each optimisation profile, None where axis 0 of
+    every input is fixed; () for an engine of fixed shapes."""
 
     inputs: tuple[EngineTensor, ...]
     outputs: tuple[EngineTensor, ...]
-    max_batch: int | None
-    profiles: int
+    batches: tuple[int | None, ...]
 
 
 def is_onnxruntime(config: ModelConfig) -> bool:
@@ -47,9 +46,12 @@ def is_tensorrt(config: ModelConfig) -> bool:
     return config.backend == "tensorrt" or (not config.backend and config.platform == "tensorrt_plan")
 
 
-def on_cpu(config: ModelConfig) -> bool:
-    """Whether some instances are to run on the CPU, where no engine does."""
-    return any(group.kind == group.KIND_CPU for group in config.instance_group)
+def kind_without_engines(config: ModelConfig) -> str | None:
+    """The kind of an instance group that Triton's tensorrt backend refuses; None where all are for GPUs."""
+    for group in config.instance_group:
+        if group.kind not in (group.KIND_AUTO, group.KIND_GPU):
+            return str(type(group).Kind.Name(group.kind))
+    return None
 
 
 def engine_config(config: ModelConfig, *, profiles: int) -> tuple[ModelConfig, tuple[str, ...]]:
@@ -61,7 +63,9 @@ def engine_config(config: ModelConfig, *, profiles: int) -> tuple[ModelConfig, t
     switched = type(config)()
     switched.CopyFrom(config)
     switched.backend, switched.platform = "tensorrt", "tensorrt_plan"
+    # Both name ONNX files; the engine is model.plan, the backend's own default.
     switched.ClearField("default_model_filename")
+    switched.ClearField("cc_model_filenames")
     dropped = sorted(name for name in config.parameters if is_session_option(name))
     for name in dropped:
         del switched.parameters[name]
@@ -95,8 +99,8 @@ def require_fit(config: ModelConfig, engine: EngineInterface, *, model: str) -> 
 def problems_of_fit(config: ModelConfig, engine: EngineInterface) -> list[str]:
     """What does not fit, one sentence each; [] where Triton will load the engine with this config."""
     batched = config.max_batch_size > 0
-    problems: list[str] = []
-    if batched:
+    problems = _profile_problems(config, engine)
+    if batched and not problems:
         problems += _batch_problems(config, engine)
     for kind, wanted, given in (("input", config.input, engine.inputs), ("output", config.output, engine.outputs)):
         found = {tensor.name: tensor for tensor in given}
@@ -112,6 +116,20 @@ def problems_of_fit(config: ModelConfig, engine: EngineInterface) -> list[str]:
     return sorted(problems)
 
 
+def _named_profiles(config: ModelConfig) -> list[str]:
+    return list(dict.fromkeys(name for group in config.instance_group for name in group.profile))
+
+
+def _profile_problems(config: ModelConfig, engine: EngineInterface) -> list[str]:
+    """Triton loads no engine when an instance group names a profile that it lacks. One of fixed shapes has one."""
+    count = max(1, len(engine.batches))
+    return [
+        f"instance_group names the profile {name!r}, and the engine has {count} (counted from 0)"
+        for name in _named_profiles(config)
+        if not (name.isascii() and name.isdigit() and int(name) < count)
+    ]
+
+
 def _batch_problems(config: ModelConfig, engine: EngineInterface) -> list[str]:
     fixed = [t for t in engine.inputs if t.shape and t.shape[0] >= 0]
     if fixed:
@@ -120,9 +138,17 @@ def _batch_problems(config: ModelConfig, engine: EngineInterface) -> list[str]:
             f"max_batch_size is {config.max_batch_size}, but axis 0 of {tensor.name!r} is fixed at "
             f"{tensor.shape[0] if tensor.shape else '?'} in the engine"
         ]
-    if engine.max_batch is not None and config.max_batch_size > engine.max_batch:
-        return [f"max_batch_size is {config.max_batch_size}, the profiles of the engine take up to {engine.max_batch}"]
-    return []
+    # Triton takes the largest over all profiles that instance groups name, and the first where none does.
+    used = [int(name) for name in _named_profiles(config)] or [0]
+    largest = max((size for size in (engine.batches[number] for number in used) if size is not None), default=None)
+    if largest is None or config.max_batch_size <= largest:
+        return []
+    if len(used) == len(engine.batches):
+        return [f"max_batch_size is {config.max_batch_size}, the profiles of the engine take up to {largest}"]
+    return [
+        f"max_batch_size is {config.max_batch_size}, and of the {len(engine.batches)} profiles instance_group uses "
+        f"{', '.join(map(str, used))}, up to {largest}"
+    ]
 
 
 def _tensor_problems(kind: str, entry: Any, tensor: EngineTensor, *, batched: bool) -> list[str]:

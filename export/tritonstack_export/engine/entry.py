@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tritonstack.errors import RepositoryError, missing_package
-from tritonstack_export.engine.engine_config import is_onnxruntime, is_tensorrt, on_cpu
+from tritonstack_export.engine.engine_config import is_onnxruntime, is_tensorrt, kind_without_engines
 from tritonstack_export.engine.engine_error import EngineError
 from tritonstack_export.engine.onnx_facts import OnnxFacts, read_facts
 from tritonstack_export.engine.profile import BATCH, Extent, InputShape, profiles_for_graph, profiles_from_spec
@@ -70,10 +70,13 @@ def read_entry(paths: EntryPaths) -> EngineEntry | str:
         text = kept.read_bytes()
         return EngineEntry(paths, parse_config(text, path=kept), text, switched=True)
     if not is_onnxruntime(config):
-        kind = "ensemble" if config.platform == "ensemble" or config.HasField("ensemble_scheduling") else config.backend
-        return f"it is served by {kind or config.platform or 'an unnamed backend'}, not by ONNX Runtime"
-    if on_cpu(config):
-        return "it is to be served on the CPU (KIND_CPU)"
+        is_ensemble = config.platform == "ensemble" or config.HasField("ensemble_scheduling")
+        server = "ensemble" if is_ensemble else config.backend or config.platform or "an unnamed backend"
+        return f"it is served by {server}, not by ONNX Runtime"
+    kind = kind_without_engines(config)
+    if kind is not None:
+        where = "on the CPU (KIND_CPU)" if kind == "KIND_CPU" else f"by {kind} instances, and engines run on GPUs only"
+        return f"it is to be served {where}"
     if not paths.versions():
         return "it has no version"
     return EngineEntry(paths, config, text, switched=False)
