@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from tritonstack_export.report.data import ExportReport, GateLimit, NumericRow, Variant
-from tritonstack_export.report.wording import METRICS, figure, percent, sizes_text
+from tritonstack_export.report.wording import METRICS, figure, gate_figure, percent, sizes_text
 
 # What XML 1.0 cannot hold, not even escaped.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -100,8 +100,8 @@ def _row_cases(row: NumericRow) -> Iterator[_Case]:
 
 def _missed(row: NumericRow, gate: GateLimit) -> str:
     return (
-        f"{row.output} at {sizes_text(row.sizes)}: {METRICS.get(gate.metric, gate.metric)} is {figure(gate.value)}, "
-        f"at {gate.direction} {figure(gate.limit)} is needed"
+        f"{row.output} at {sizes_text(row.sizes)}: {METRICS.get(gate.metric, gate.metric)} is "
+        f"{gate_figure(gate.metric, gate.value)}, at {gate.direction} {gate_figure(gate.metric, gate.limit)} is needed"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tritonstack.terminal import human_bytes, human_seconds
 from tritonstack_export.report.data import NumericRow, Variant
 from tritonstack_export.report.markup import Child, Markup, data_table, tag
-from tritonstack_export.report.wording import METRICS, figure, percent, sizes_text
+from tritonstack_export.report.wording import METRICS, figure, gate_figure, percent, sizes_text
 
 _KNOWN = ("fp32", "fp16", "bf16", "int8")
 
@@ -70,7 +70,7 @@ def _parts(variant: Variant) -> Iterator[Markup]:
 
 
 def _facts(variant: Variant) -> Markup:
-    nodes = ", ".join(f"{count} in {precision}" for precision, count in variant.nodes.items())
+    nodes = ", ".join(f"{count} in {precision}" for precision, count in variant.nodes.items() if count)
     quantized = f"{variant.layers_quantized} in INT8" if variant.layers_quantized is not None else ""
     rows: list[tuple[str, Markup | str]] = [
         ("precision", variant.precision),
@@ -154,8 +154,8 @@ def _limits(row: NumericRow) -> Markup | str:
     if row.problem is not None:
         return row.problem
     said = [
-        f"{METRICS.get(gate.metric, gate.metric)} {'≥' if gate.direction == 'least' else '≤'} {figure(gate.limit)}"
-        + ("" if gate.passed else " (missed)")
+        f"{METRICS.get(gate.metric, gate.metric)} {'≥' if gate.direction == 'least' else '≤'} "
+        f"{gate_figure(gate.metric, gate.limit)}" + ("" if gate.passed else " (missed)")
         for gate in row.gates
     ]
     return "; ".join(said) or "none"

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-METRICS = {"snr_db": "SNR in dB", "cosine": "cosine", "max_rel": "relative difference", "max_abs": "largest difference"}
+METRICS = {
+    "snr_db": "SNR in dB",
+    "cosine": "cosine",
+    "equal": "share of equal values",
+    "max_rel": "relative difference",
+    "max_abs": "largest difference",
+}
 """Metric of a gate -> what people call it."""
 
 
@@ -23,6 +29,13 @@ def figure(value: float | None, digits: int = 3) -> str:
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     text = f"{value:,.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def gate_figure(metric: str, value: float | None) -> str:
+    """A measured value or limit of a gate. Cosines and shares near 1 keep the digits that tell them from 1."""
+    if value is not None and math.isfinite(value) and metric in ("cosine", "equal"):
+        return f"{value:.7g}"
+    return figure(value)
 
 
 def percent(share: float | None) -> str:

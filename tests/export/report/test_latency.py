@@ -70,6 +70,10 @@ def test_the_config_decides_threads_and_options(tmp_path: Path, monkeypatch: pyt
     assert seen[0].graph_optimization_level == ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 
+def test_nothing_to_measure() -> None:
+    assert measure_latency([], SIGNATURE) == {}
+
+
 def test_percentiles_are_calls_that_were_made() -> None:
     row = latency._row(2, [0.001 * n for n in range(1, 11)], 1)
     assert row.p50_ms == pytest.approx(5.5) and row.p90_ms == pytest.approx(9.0)

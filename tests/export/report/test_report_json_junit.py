@@ -17,7 +17,7 @@ from tritonstack.errors import SetupError, UsageError
 from tritonstack_export.report import NumericRow, ServedPath, require_report_file, write_report
 from tritonstack_export.report.json_report import render_json
 from tritonstack_export.report.junit_report import render_junit
-from tritonstack_export.report.wording import figure, percent
+from tritonstack_export.report.wording import figure, gate_figure, percent
 
 
 def strict_json(text: str) -> Any:
@@ -159,6 +159,11 @@ def test_junit_keeps_only_what_xml_can_hold() -> None:
 )  # fmt: skip
 def test_figures(value: float | None, text: str) -> None:
     assert figure(value) == text
+
+
+def test_limits_near_one_do_not_read_as_one() -> None:
+    assert gate_figure("cosine", 0.99999) == "0.99999" and gate_figure("equal", 0.9995) == "0.9995"
+    assert gate_figure("snr_db", 43.68) == "43.7" and gate_figure("cosine", None) == "–"
 
 
 def test_percent() -> None:
