@@ -12,7 +12,7 @@ import numpy as np
 
 from tritonstack.errors import InputError, TritonstackError, UsageError
 from tritonstack_export import factory, source_location
-from tritonstack_export.precision import dataset
+from tritonstack_export.precision import dataset, npz_file
 from tritonstack_export.precision.dataset import Dataset
 from tritonstack_export.samples import Array
 from tritonstack_export.signature import Signature
@@ -202,14 +202,7 @@ def _npz(
     path = folder / where
     if not path.is_file():
         raise UsageError(f"`{key}.npz`: no such file {where!r}", expected=f"a path relative to {folder}")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(
-            f"`{key}.npz`: {where!r} cannot be read: {source_location.first_line(error)}",
-            expected="an .npz of plain arrays, as numpy.savez writes it (no pickled objects)",
-        ) from error
+    arrays = npz_file.read_arrays(path, f"`{key}.npz`: {where!r}")
     labels = None
     if evaluation is not None:
         if evaluation.labels is None or evaluation.labels not in arrays:
@@ -313,7 +306,14 @@ def _as_arrays(item: Any, signature: Signature, where: str) -> dict[str, Array]:
     for name, value in values.items():
         if hasattr(value, "detach"):
             value = value.detach().cpu().numpy()
-        arrays[name] = np.asarray(value)
+        try:
+            arrays[name] = np.asarray(value)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise InputError(
+                f"{where} has an input {name!r} that is no array: {source_location.first_line(error)}",
+                given=_kind(value),
+                expected="a numpy array, a tensor, or nested lists of equal lengths",
+            ) from error
         if arrays[name].dtype.kind in "US":
             arrays[name] = arrays[name].astype(object)
     return arrays

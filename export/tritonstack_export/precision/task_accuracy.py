@@ -89,6 +89,8 @@ def measure(run: Run, data: Dataset, spec: ModelSpec, signature: Signature, *, f
     function = None
     if metric not in ("top1", "top5"):
         function = factory.import_attribute(metric, folder=folder, key="evaluation.metric")
+        if not callable(function):
+            raise UsageError(f"evaluation.metric: {metric!r} cannot be called")
     outputs = _run_all(run, data, signature)
     if function is not None:
         return Accuracy(metric, _call(function, metric, outputs, data), len(data))
@@ -115,13 +117,21 @@ def _call(function: Any, metric: str, outputs: Mapping[str, list[Array]], data: 
         same = len({value.shape for value in values}) == 1
         joined[name] = np.concatenate(values) if same and values[0].ndim and values[0].shape[0] == 1 else values
     try:
-        value = float(function(joined, list(data.labels)))
+        returned = function(joined, list(data.labels))
     except Exception as error:
         at = source_location.from_traceback(error.__traceback__)
         raise InputError(
             f"evaluation.metric: {metric!r} failed{f' at {at}' if at else ''}: "
             f"{type(error).__name__}: {source_location.first_line(error)}"
         ) from error
+    try:
+        value = float(returned)
+    except (TypeError, ValueError) as error:
+        kind = type(returned).__name__
+        raise InputError(
+            f"evaluation.metric: {metric!r} returned no number", given=f"{kind} {str(returned)[:40]!r}",
+            expected="a finite number, higher is better",
+        ) from error  # fmt: skip
     if not math.isfinite(value):
         raise InputError(f"evaluation.metric: {metric!r} returned {value}", expected="a finite number")
     return value

@@ -121,6 +121,23 @@ def test_the_output_has_to_be_known_and_a_vector_of_scores() -> None:
         measure(lambda i: {"a": i["x"][:, None]}, some, spec(), SCORES, folder=Path())
 
 
+@pytest.mark.parametrize(
+    ("metric", "kind", "said"),
+    [
+        ("text", InputError, "returned no number; given str 'good'; expected a finite number"),
+        ("nothing", InputError, "returned no number; given NoneType 'None'"),
+        ("constant", UsageError, "'metric.py:constant' cannot be called"),
+    ],
+)
+def test_a_metric_that_gives_no_number(metric: str, kind: type[Exception], said: str, tmp_path: Path) -> None:
+    (tmp_path / "metric.py").write_text(
+        "constant = 5\ndef text(outputs, labels):\n    return 'good'\ndef nothing(outputs, labels):\n    pass\n"
+    )
+    with pytest.raises(kind) as caught:
+        measure(echo, data(ROWS[:2], [0, 1]), spec(f"metric.py:{metric}"), SCORES, folder=tmp_path)
+    assert said in str(caught.value)
+
+
 def counted(correct: int, count: int, *, metric: str = "top1") -> Accuracy:
     flags = tuple(i < correct for i in range(count))
     return Accuracy(metric, correct / count, count, "logits", flags, tuple(int(f) for f in flags))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +282,58 @@ def test_pictures_need_one_input_and_a_preprocessing(tmp_path: Path) -> None:
         read_calibration(bare, IMAGE, tmp_path)
     with pytest.raises(UsageError, match="INT8 needs `calibration`"):
         read_calibration(spec(), IMAGE, tmp_path)
+
+
+def _damaged(path: Path, kind: str) -> None:
+    """Write one of the files that users have called .npz."""
+    sound = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
+    if kind == "npy":
+        with path.open("wb") as file:
+            np.save(file, sound)
+    elif kind in ("empty", "text"):
+        path.write_text("hello" if kind == "text" else "")
+    elif kind in ("no array", "bad array"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("image.npy" if kind == "bad array" else "readme.txt", b"junk")
+    else:
+        (np.savez_compressed if kind == "stream" else np.savez)(path, image=sound)
+        content = bytearray(path.read_bytes())
+        middle = len(content) // 2
+        content[middle : middle + 40] = bytes(40)
+        path.write_bytes(content[:middle] if kind == "cut off" else content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("npy", "cannot be read: it is no .npz archive"),
+        ("empty", "an empty file"),
+        ("text", "is no .npz archive"),
+        ("cut off", "or is cut off"),
+        ("checksum", "cannot be read: Bad CRC-32"),
+        ("stream", "cannot be read"),
+        ("no array", "holds 'readme.txt', which is no array"),
+        ("bad array", "no array"),
+    ],
+)
+def test_files_that_are_no_npz(kind: str, said: str, tmp_path: Path) -> None:
+    _damaged(tmp_path / "c.npz", kind)
+    with pytest.raises(InputError) as caught:
+        calibrate(tmp_path, npz="c.npz")
+    assert said in str(caught.value) and "expected an .npz of plain arrays" in str(caught.value)
+
+
+def test_an_npz_that_would_fill_the_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "c.npz", image=np.zeros((64, 3, 8, 8), np.float32))
+    monkeypatch.setattr("tritonstack_export.precision.npz_file.READ_LIMIT", 20_000)
+    with pytest.raises(InputError, match="too large to be read whole"):
+        calibrate(tmp_path, npz="c.npz")
+
+
+def test_an_item_that_is_no_array_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text("def ragged():\n    yield {'image': [[1, 2], [3]]}\n")
+    with pytest.raises(InputError, match=r"item 0 of data.py:ragged has an input 'image' that is no array"):
+        calibrate(tmp_path, python="data.py:ragged")
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
