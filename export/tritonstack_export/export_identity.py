@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +50,20 @@ def _data_sha256(spec: ModelSpec, folder: Path) -> str | None:
     parts: list[Any] = []
     for source in (spec.calibration, spec.evaluation):
         if source is not None:
-            parts.append([_file_digest(file) for file in _files(source, folder)])
+            parts.append([_file_digest(file, name) for name, file in _files(source, folder)])
     metric = spec.evaluation.metric if spec.evaluation is not None else ""
     if ".py:" in metric:
-        parts.append(_file_digest(folder / metric.rpartition(":")[0]))
+        file = folder / metric.rpartition(":")[0]
+        parts.append(_file_digest(file, file.name))
     return json_sha256(parts)
 
 
-def _files(source: DataSource, folder: Path) -> list[Path]:
+def _files(source: DataSource, folder: Path) -> list[tuple[str, Path]]:
+    """(name, file), the name below the folder of the set: without labels of their own, folders are the classes."""
     if source.python is not None:
         file = folder / source.python.rpartition(":")[0]
-        return [file] if file.suffix == ".py" else []
-    found = []
+        return [(file.name, file)] if file.suffix == ".py" else []
+    found: list[tuple[str, Path]] = []
     texts = {"images": source.images, "npz": source.npz}
     if isinstance(source, Evaluation) and source.images is not None:
         texts["labels"] = source.labels
@@ -69,16 +71,24 @@ def _files(source: DataSource, folder: Path) -> list[Path]:
         if text is None:
             continue
         path = resolve_resource(text, folder=folder, key=key, may_be_folder=True)
-        found += sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        if path.is_dir():
+            found += [(p.relative_to(path).as_posix(), p) for p in sorted(path.rglob("*")) if p.is_file()]
+        else:
+            found.append((path.name, path))
     return found
 
 
-def _file_digest(path: Path) -> list[str]:
-    return [path.name, file_sha256(path) if path.is_file() else ""]
+def _file_digest(path: Path, name: str) -> list[str]:
+    return [name, file_sha256(path) if path.is_file() else ""]
 
 
-def newest_up_to_date(repository: Path, name: str, wanted: Mapping[str, Any]) -> manifest.Manifest | None:
-    """The manifest of the newest version, when that was exported from the same things and its files are unchanged."""
+def newest_up_to_date(
+    repository: Path, name: str, wanted: Mapping[str, Any], *, preflight: Sequence[str] = ()
+) -> manifest.Manifest | None:
+    """The manifest of the newest version, when that was exported from the same things and its files are unchanged.
+
+    `preflight`: compute capabilities that it must have been built for then.
+    """
     numbers = publication.versions(repository, name)
     if not numbers:
         return None
@@ -88,6 +98,8 @@ def newest_up_to_date(repository: Path, name: str, wanted: Mapping[str, Any]) ->
     except RepositoryError:
         return None
     if any(recorded.fields.get(key) != value for key, value in wanted.items()) or manifest.verify(path):
+        return None
+    if not set(preflight) <= set(recorded.fields.get("preflight", {}).get("compute_capabilities", ())):
         return None
     for relative in (f"../{CONFIG_NAME}", f"../{LABELS_NAME}"):
         expected, file = recorded.files.get(relative), path / relative

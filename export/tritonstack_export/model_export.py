@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,9 +110,9 @@ def export_model(
         labels = read_labels(spec.labels, folder=folder) if spec.labels is not None else None
     identity = export_identity.identity(spec, model, labels, options.names, options.allowed_drop, folder)
     if options.if_changed:
-        current = _up_to_date(spec, repository, names, identity)
+        current = _up_to_date(spec, repository, names, identity, options.preflight)
         if current is not None:
-            return current
+            return _without_reports(current, options.reports, record)
     with tempfile.TemporaryDirectory(prefix="tritonstack-export-") as temporary:
         work = Path(temporary)
         job = _Job(spec, model, labels, identity, repository, options, folder, work, record)
@@ -256,12 +256,17 @@ class _Job:
 
 
 def _up_to_date(
-    spec: ModelSpec, repository: Path, names: Sequence[str], identity: Mapping[str, Any]
+    spec: ModelSpec,
+    repository: Path,
+    names: Sequence[str],
+    identity: Mapping[str, Any],
+    preflight: Sequence[str],
 ) -> ExportResult | None:
-    """The newest versions when all of them were exported from the same things and are as they were."""
+    """The newest versions when all of them were exported from the same things, built for the same compute capabilities
+    where that is asked, and are as they were."""
     results = []
     for name, precision in zip(names, spec.precision.variants, strict=True):
-        recorded = export_identity.newest_up_to_date(repository, name, identity)
+        recorded = export_identity.newest_up_to_date(repository, name, identity, preflight=preflight)
         if recorded is None:
             return None
         number = publication.versions(repository, name)[-1]
@@ -288,6 +293,14 @@ def _up_to_date(
         sizes=tuple({tuple(row.sizes.items()): row.sizes for row in rows}.values()),
         bare_name=spec.name,
     )
+
+
+def _without_reports(current: ExportResult, reports: Sequence[Path], record: Record) -> ExportResult:
+    """`current`, and a note for each report that was asked for: there is nothing measured to write."""
+    notes = [f"{path} is not written: nothing was exported, since the newest version is up to date" for path in reports]
+    for note in notes:
+        record.progress.note(note)
+    return replace(current, notes=(*current.notes, *notes))
 
 
 def _recorded_parity(fields: Mapping[str, Any]) -> tuple[str, tuple[ParityRow, ...]]:

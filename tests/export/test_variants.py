@@ -207,6 +207,36 @@ def test_up_to_date_until_the_data_change(spec: Callable[..., Path], export: Exp
     assert export(path, "--precision", "fp32", "--if-changed", "--json").json["created"] is False
 
 
+def test_a_picture_moved_to_another_class_is_a_change(tmp_path: Path) -> None:
+    from tritonstack_export.export_identity import _data_sha256
+    from tritonstack_export.spec import ModelSpec
+
+    spec = ModelSpec.model_validate(
+        {"name": "m", "model": {"onnx": "m.onnx"}, "precision": ["fp16"], "evaluation": {"images": "pictures"}}
+    )
+    for name in ("0/a.png", "1/b.png"):
+        (tmp_path / "pictures" / name).parent.mkdir(parents=True)
+        (tmp_path / "pictures" / name).write_text(name)
+    before = _data_sha256(spec, tmp_path)
+    assert before == _data_sha256(spec, tmp_path)
+    (tmp_path / "pictures" / "0" / "a.png").rename(tmp_path / "pictures" / "1" / "a.png")
+    assert _data_sha256(spec, tmp_path) != before
+
+
+@pytest.mark.slow
+def test_up_to_date_does_not_skip_what_is_asked_now(spec: Callable[..., Path], export: Export, tmp_path: Path) -> None:
+    path = spec("sound", "precision: [fp16]\n")
+    assert export(path, "--if-changed").code == 0
+    report = tmp_path / "report.html"
+    again = export(path, "--if-changed", "--report", str(report), "--json")
+    assert again.json["created"] is False and not report.exists()
+    assert "report.html is not written: nothing was exported" in again.err
+    built = export(path, "--if-changed", "--preflight", "--json")
+    assert built.code == 0 and built.json["created"] is True, built.err
+    assert export(path, "--if-changed", "--preflight", "--json").json["created"] is False
+    assert export(path, "--if-changed", "--json").json["created"] is False
+
+
 def test_the_same_input_gives_the_same_bytes(spec: Callable[..., Path], export: Export, tmp_path: Path) -> None:
     path = spec("spiky", "precision: {variants: [fp16, bf16, int8], int8: {gates: {snr_db: 30}}}\n")
     digests = []
