@@ -23,7 +23,7 @@ from tritonstack_export.spec import ModelSpec
 from tritonstack_export.spec_precision import PrecisionName
 from tritonstack_export.step_record import Record
 from tritonstack_export.variant_making import VariantMaker
-from tritonstack_export.variant_trials import preflight_variants, time_variants
+from tritonstack_export.variant_trials import preflight_variants, require_preflight, time_variants
 
 if TYPE_CHECKING:
     from tritonstack_export.converted_model import Converted
@@ -177,6 +177,7 @@ class _Job:
             maker.make_all()
             if self.options.preflight:
                 maker.made = preflight_variants(maker.made, converted, spec, self.options.preflight, record)
+                require_preflight(maker.made)
             if self.options.reports:
                 maker.made = time_variants(maker.made, converted.signature, record)
             variants = list(maker.made)

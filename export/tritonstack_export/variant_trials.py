@@ -22,7 +22,7 @@ def preflight_variants(
     compute_capabilities: Sequence[str],
     record: Record,
 ) -> list[Variant]:
-    """Build every variant with TensorRT for RTX and throw the engines away. Raises GateError naming what is refused."""
+    """Build every variant with TensorRT for RTX and throw the engines away; see require_preflight."""
     from tritonstack_export.engine.profile import Extent, InputShape, profiles_from_spec
     from tritonstack_export.engine.settings import settings_from_spec
     from tritonstack_export.preflight.onnx_preflight import preflight_onnx
@@ -43,14 +43,26 @@ def preflight_variants(
                 cache=ResultCache(),
                 progress=record.progress,
             )
-        if result.problem is not None:
-            raise GateError(
-                f"{variant.precision}: the pre-flight fails: {result.problem.summary}",
-                given=result.problem.given,
-                next_step=result.problem.remedy,
-            )
         tried.append(variant.with_measured(preflight=result))
     return tried
+
+
+def require_preflight(variants: Sequence[Variant]) -> None:
+    """Raises GateError for the first variant that TensorRT for RTX refused, and names the others."""
+    failed = [
+        (variant, variant.measured.preflight.problem)
+        for variant in variants
+        if variant.measured.preflight is not None and variant.measured.preflight.problem is not None
+    ]
+    if not failed:
+        return
+    variant, problem = failed[0]
+    others = ", ".join(other.precision for other, _ in failed[1:])
+    raise GateError(
+        f"{variant.precision}: the pre-flight fails: {problem.summary}" + (f" (so do {others})" if others else ""),
+        given=problem.given,
+        next_step=problem.remedy,
+    )
 
 
 def time_variants(variants: Sequence[Variant], signature: Signature, record: Record) -> list[Variant]:

@@ -355,6 +355,30 @@ def test_preflight_that_fails_publishes_nothing(spec: Callable[..., Path], expor
     assert not outcome.repository.exists()
 
 
+def test_a_refused_operator_is_named_and_reported(export: Export, tmp_path: Path) -> None:
+    """TensorRT has no DynamicQuantizeLinear: the pre-flight says so, nothing is published, and the report shows the row."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"], name="on_the_fly"),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], name="back"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])],
+    )
+    path = tmp_path / "dynamic.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    outcome = export(path, "--no-batch", "--preflight", "--report", str(tmp_path / "report.json"))
+    assert outcome.code == 1 and "the pre-flight fails" in outcome.err, outcome.err
+    assert "DynamicQuantizeLinear" in outcome.err and "next:" in outcome.err
+    assert not outcome.repository.exists()
+    [variant] = json.loads((tmp_path / "report.json").read_text())["variants"]
+    assert variant["passed"] is False and variant["preflight"][0]["passed"] is False
+
+
 @pytest.mark.skipif(importlib.util.find_spec("pytriton") is None, reason="the embedded tritonserver is not installed")
 def test_the_real_server_answers_with_every_variant(
     spec: Callable[..., Path], export: Export, start_server: Callable[..., Any]
