@@ -356,7 +356,7 @@ def test_preflight_that_fails_publishes_nothing(spec: Callable[..., Path], expor
 
 
 def test_a_refused_operator_is_named_and_reported(export: Export, tmp_path: Path) -> None:
-    """TensorRT has no DynamicQuantizeLinear: the pre-flight says so, nothing is published, and the report shows the row."""
+    """TensorRT has no DynamicQuantizeLinear: nothing is published, and the report shows why."""
     import onnx
     from onnx import TensorProto, helper
 
