@@ -142,7 +142,7 @@ def _check_config(config: ModelConfig, record: PlanRecord, shown: str, findings:
 
     try:
         interface = interface_of(record.fields)
-    except (KeyError, TypeError, IndexError, AttributeError):
+    except RepositoryError:
         return  # Records may leave out what the engine takes.
     for problem in problems_of_fit(config, interface):
         findings.error(

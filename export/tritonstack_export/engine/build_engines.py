@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tritonstack.errors import TritonstackError, UsageError
+from tritonstack.errors import RepositoryError, TritonstackError, UsageError
 from tritonstack_export.check.version_policy import served_versions
 from tritonstack_export.engine.build import build
 from tritonstack_export.engine.build_record import build_record, interface_of
@@ -222,36 +222,23 @@ def _engines_of(
     engines: list[VersionEngine] = []
     notes: list[str] = []
     profiles: dict[int, int] = {}
-    for number in entry.paths.versions():
-        source = read_version(entry, number, timing_cache=timing)
-        if source.settings.weights == "stripped":
-            raise UsageError(
-                f"engine.weights of {entry.name!r} is stripped, and Triton's tensorrt backend puts no weights back",
-                expected="fixed or refit",
-                next_step="change it in the spec and export the model again",
-            )
-        notes += [note for note in overlap_notes(source.settings.profiles) if note not in notes]
-        notes += [note for note in _server_notes(source.settings) if note not in notes]
-        engine, origin = _engine(entry, source, machine, cache, options, talk)
-        results.append(VersionResult(number, engine.key, origin, engine.record))
-        engines.append(VersionEngine(number, engine.plan, engine.record, in_place=origin == "in place"))
-        profiles[number] = len(source.settings.profiles)
-
-    def require(config: ModelConfig) -> None:
-        served = served_versions(config, tuple(profiles))
-        for result in results:
-            interface, label = interface_of(result.record), f"{entry.name}/{result.version}"
-            if result.version in served:
-                require_fit(config, interface, model=label)
-            elif problems := problems_of_fit(config, interface):
-                # One config.pbtxt is for all versions, and was written for the newest.
-                notes.append(f"version {result.version} is not served, and could not be: {'; '.join(problems)}")
-
-    served = served_versions(entry.config, tuple(profiles)) or tuple(profiles)
-
     with ExitStack() as held:
-        for result in results:
-            held.enter_context(cache.in_use(result.key))
+        for number in entry.paths.versions():
+            source = read_version(entry, number, timing_cache=timing)
+            _require_servable(entry, source.settings)
+            notes += [note for note in overlap_notes(source.settings.profiles) if note not in notes]
+            notes += [note for note in _server_notes(source.settings) if note not in notes]
+            engine, origin = _engine(entry, source, machine, cache, options, talk)
+            # From here on `engines gc` leaves it alone, however long the other versions take.
+            held.enter_context(cache.in_use(engine.key))
+            results.append(VersionResult(number, engine.key, origin, engine.record))
+            engines.append(VersionEngine(number, engine.plan, engine.record, in_place=origin == "in place"))
+            profiles[number] = len(source.settings.profiles)
+
+        def require(config: ModelConfig) -> None:
+            notes.extend(_misfits(entry, config, results))
+
+        served = served_versions(entry.config, tuple(profiles)) or tuple(profiles)
         changed, said = publish_engines(
             entry, engines, profiles=max(profiles[number] for number in served), require=require
         )
@@ -259,6 +246,29 @@ def _engines_of(
     remarks = tuple(dict.fromkeys((*notes, *said, *warnings, *cache.notes)))
     cache.notes.clear()
     return EntryResult(entry.name, "engine", changed, versions=tuple(results), notes=remarks)
+
+
+def _require_servable(entry: EngineEntry, settings: BuildSettings) -> None:
+    if settings.weights == "stripped":
+        raise UsageError(
+            f"engine.weights of {entry.name!r} is stripped, and Triton's tensorrt backend puts no weights back",
+            expected="fixed or refit",
+            next_step="change it in the spec and export the model again",
+        )
+
+
+def _misfits(entry: EngineEntry, config: ModelConfig, results: Sequence[VersionResult]) -> list[str]:
+    """Remarks on versions that `config` does not serve and that it would not fit. Raises RepositoryError for a served
+    one: a config.pbtxt is for all versions, and was written for the newest."""
+    served = served_versions(config, [result.version for result in results])
+    notes = []
+    for result in results:
+        interface = interface_of(result.record)
+        if result.version in served:
+            require_fit(config, interface, model=f"{entry.name}/{result.version}")
+        elif problems := problems_of_fit(config, interface):
+            notes.append(f"version {result.version} is not served, and could not be: {'; '.join(problems)}")
+    return notes
 
 
 def _server_notes(settings: BuildSettings) -> list[str]:
@@ -306,6 +316,9 @@ def _engine(
             timeout_s=options.timeout_s,
             progress=(lambda phase, share: talk(label, phase, share)) if talk is not None else None,
         )
+        # TensorRT read the file after its digest was taken: another content must not lie under this key for ever.
+        if onnx_sha256(source.onnx) != parts["onnx_sha256"]:
+            raise RepositoryError(f"{source.onnx} was changed while its engine was built", next_step="run it again")
         return build_record(parts, outcome, machine, source.settings, model=label)
 
     def waiting(owner: str, seconds: float) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from tritonstack.errors import RepositoryError
 from tritonstack_export.engine.build import BuildOutcome, EngineTensor
 from tritonstack_export.engine.engine_config import EngineInterface
 from tritonstack_export.engine.machine import Machine
@@ -50,7 +51,17 @@ def precision_of(outcome: BuildOutcome) -> tuple[str, str]:
 
 
 def interface_of(record: Mapping[str, Any]) -> EngineInterface:
-    """What an engine takes and gives, from its record. Raises KeyError or TypeError for a record of another making."""
+    """What an engine takes and gives, from its record. Raises RepositoryError for a record that does not say it."""
+    try:
+        return _interface(record)
+    except (KeyError, TypeError, IndexError, AttributeError):
+        raise RepositoryError(
+            "the record of the engine does not say what it takes and gives",
+            next_step="remove model.plan.json, or the engine in the cache, and build it again",
+        ) from None
+
+
+def _interface(record: Mapping[str, Any]) -> EngineInterface:
     inputs = tuple(map(_tensor, record["inputs"]))
     batched = {tensor.name for tensor in inputs if tensor.shape and tensor.shape[0] < 0}
     # Of each profile the smallest over the inputs, as Triton takes it.

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tritonstack.errors import RepositoryError, missing_package
+from tritonstack.errors import RepositoryError
 from tritonstack_export.engine.engine_config import is_onnxruntime, is_tensorrt, kind_without_engines
 from tritonstack_export.engine.engine_error import EngineError
+from tritonstack_export.engine.manifest_build import manifest_build
 from tritonstack_export.engine.onnx_facts import OnnxFacts, read_facts
 from tritonstack_export.engine.profile import BATCH, Extent, InputShape, profiles_for_graph, profiles_from_spec
 from tritonstack_export.engine.settings import BuildSettings, Precision, settings_from_spec
-from tritonstack_export.precision_names import PRECISIONS
 from tritonstack_export.repository import manifest, parse_config
 from tritonstack_export.repository.layout import ONNX_NAME, EntryPaths
 
 if TYPE_CHECKING:
     from tritonstack_export.repository import ModelConfig
-    from tritonstack_export.spec_precision import EngineSpec
 
 ONNX_CONFIG = Path("configs") / "onnxruntime.pbtxt"
 """Where the config for ONNX Runtime is kept, below the model's folder. Triton leaves the folder `configs` alone, and
@@ -95,25 +94,23 @@ def read_version(entry: EngineEntry, version: int, *, timing_cache: Path | None 
     fields: Mapping[str, Any] = {}
     if entry.paths.manifest(version).is_file():
         fields = manifest.read(entry.paths.version(version)).fields
-    precision = _precision(fields, facts, onnx)
-    engine = _engine_spec(fields, entry.paths.manifest(version))
-    inputs, dimensions = facts.inputs, _dimensions(fields)
-    if dimensions:
-        inputs = _named(facts.inputs, fields, dimensions)
-        profiles = profiles_from_spec(engine, inputs, dimensions)
+    said = manifest_build(fields, path=entry.paths.manifest(version))
+    precision = _precision(said.precision, facts, onnx)
+    inputs = facts.inputs
+    if said.dimensions:
+        inputs = _named(facts.inputs, said.inputs, said.dimensions)
+        profiles = profiles_from_spec(said.engine, inputs, said.dimensions)
     else:
         profiles = profiles_for_graph(inputs, max_batch_size=entry.config.max_batch_size)
     settings = settings_from_spec(
-        engine, profiles, precision=precision, folder=entry.paths.folder, timing_cache=timing_cache
+        said.engine, profiles, precision=precision, folder=entry.paths.folder, timing_cache=timing_cache
     )
     return VersionSource(version, onnx, facts, inputs, settings)
 
 
-def _precision(fields: Mapping[str, Any], facts: OnnxFacts, onnx: Path) -> Precision:
-    said = fields.get("precision")
-    if said not in PRECISIONS:
+def _precision(wanted: Precision | None, facts: OnnxFacts, onnx: Path) -> Precision:
+    if wanted is None:
         return facts.precision
-    wanted: Precision = said
     if wanted != "fp32" and wanted not in facts.carried:
         raise EngineError(
             f"the manifest calls {onnx.name} {wanted}, but its graph holds none: TensorRT would run it in FP32",
@@ -124,43 +121,15 @@ def _precision(fields: Mapping[str, Any], facts: OnnxFacts, onnx: Path) -> Preci
     return wanted
 
 
-def _engine_spec(fields: Mapping[str, Any], path: Path) -> EngineSpec:
-    try:
-        from pydantic import ValidationError
-    except ModuleNotFoundError:
-        raise missing_package(
-            "pydantic", needed_for="reading how an engine is to be built", install="pip install 'tritonstack[export]'"
-        ) from None
-    from tritonstack_export.spec_precision import EngineSpec
-
-    spec = fields.get("spec")
-    value = spec.get("engine", {}) if isinstance(spec, dict) else {}
-    try:
-        return EngineSpec.model_validate(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, ("spec.engine", *first["loc"])))
-        raise RepositoryError(
-            f"{path}: {place}: {first['msg']}", given=repr(first["input"]), next_step="export the version again"
-        ) from None
-
-
-def _dimensions(fields: Mapping[str, Any]) -> dict[str, Extent]:
-    found = {}
-    for name, bounds in (fields.get("dimensions") or {}).items():
-        found[str(name)] = Extent(int(bounds["min"]), int(bounds["opt"]), int(bounds["max"]))
-    return found
-
-
 def _named(
-    inputs: tuple[InputShape, ...], fields: Mapping[str, Any], dimensions: Mapping[str, Extent]
+    inputs: tuple[InputShape, ...], written: tuple[InputShape, ...], dimensions: Mapping[str, Extent]
 ) -> tuple[InputShape, ...]:
     """The graph's inputs with the dimension names of the manifest, which a ready ONNX file may spell differently."""
-    written = {entry["name"]: entry["shape"] for entry in fields.get("inputs", ())}
+    shapes = {tensor.name: tensor.shape for tensor in written}
     named = []
     for tensor in inputs:
         shape: list[int | str] = []
-        said = written.get(tensor.name, tensor.shape)
+        said = shapes.get(tensor.name, tensor.shape)
         for position, axis in enumerate(tensor.shape):
             name = said[position] if len(said) == len(tensor.shape) else axis
             if isinstance(axis, int):

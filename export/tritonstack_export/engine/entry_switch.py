@@ -64,13 +64,17 @@ def publish_engines(
     """Serve `entry` by `engines`, one for each of its versions. Returns whether anything changed, and remarks.
 
     `require` compares a config with the engines and raises where they do not fit. Raises RepositoryError for a file
-    that Triton's tensorrt backend could not load.
+    that Triton's tensorrt backend could not load, and for an entry that was changed since `entry` was read.
     """
-    for engine in engines:
-        _require_tensorrt(engine.plan)
     with _changing(entry) as entry:
+        # Everything that can be refused comes before the first change.
+        for engine in engines:
+            _require_tensorrt(engine.plan)
+        _require_all_versions(entry, engines)
         text, generated, notes = _config_text(entry, profiles)
         require(parse_config(text, path=entry.paths.config))
+        if not entry.switched:
+            _require_own_place(entry)
         records = {engine.version: {**engine.record, "config_sha256": _sha256(generated)} for engine in engines}
         changed = False
         for engine in engines:
@@ -143,8 +147,23 @@ def is_current(entry: EngineEntry, version: int, key: str) -> bool:
         return False
 
 
+def _require_all_versions(entry: EngineEntry, engines: Sequence[VersionEngine]) -> None:
+    """A version without an engine would not load once config.pbtxt is switched, and it may be the one to serve."""
+    changed = sorted(set(entry.paths.versions()) ^ {engine.version for engine in engines})
+    if changed:
+        raise RepositoryError(
+            f"version {changed[0]} of {entry.name!r} was published or removed while engines were built",
+            next_step="run it again",
+        )
+
+
 def _require_tensorrt(plan: Path) -> None:
-    header = read_plan_header(plan)
+    try:
+        header = read_plan_header(plan)
+    except OSError as error:
+        raise RepositoryError(
+            f"the engine {plan} cannot be read any more: {error.strerror}", next_step="run it again"
+        ) from None
     if header.kind == "tensorrt":
         return
     what = "an engine of TensorRT for RTX" if header.kind == "rtx" else "no TensorRT engine"
@@ -200,7 +219,8 @@ def _forget_engine(folder: Path) -> None:
         manifest.write(folder, manifest.Manifest(files=files, fields=fields))
 
 
-def _keep_onnx_config(entry: EngineEntry) -> None:
+def _require_own_place(entry: EngineEntry) -> None:
+    """Raise RepositoryError where another config lies than the one for ONNX Runtime that is to be kept there."""
     path = entry.paths.folder / ONNX_CONFIG
     if path.is_file() and path.read_bytes() != entry.text:
         there = parse_config(path.read_bytes(), path=path)
@@ -209,6 +229,10 @@ def _keep_onnx_config(entry: EngineEntry) -> None:
                 f"{path} is there already and is another config than {CONFIG_NAME}",
                 next_step="move it away: the config for ONNX Runtime is to be kept there",
             )
+
+
+def _keep_onnx_config(entry: EngineEntry) -> None:
+    path = entry.paths.folder / ONNX_CONFIG
     path.parent.mkdir(exist_ok=True)
     _write_if_new(path, entry.text)
 

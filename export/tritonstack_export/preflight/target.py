@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tritonstack.errors import InputError, RepositoryError, UsageError
+from tritonstack.errors import InputError, UsageError
 from tritonstack_export.repository import manifest
 from tritonstack_export.repository.layout import CONFIG_NAME, parse_version
 
@@ -108,21 +108,18 @@ def settings_of(target: Target, inputs: Sequence[InputShape], flags: ShapeFlags 
     """How the engine of `target` is to be built: from its manifest (`spec.engine`, `dimensions`, `precision`), else
     from the `max_batch_size` of its config, else 1 to 32 samples; `flags` win over all of it.
 
-    `inputs` are those of the graph. Raises UsageError for bounds that do not fit the graph or are missing.
+    `inputs` are those of the graph. Raises UsageError for bounds that do not fit the graph or are missing, and
+    RepositoryError for a manifest or config that cannot be read.
     """
     from tritonstack_export.engine.profile import profiles_for_graph
     from tritonstack_export.engine.settings import BuildSettings
 
     recorded = _recorded(target)
-    if recorded is not None:
-        settings = _from_manifest(recorded, inputs if flags is not None else None, target)
-        if flags is None:
-            return settings
-        from dataclasses import replace
-
-        return replace(settings, profiles=_of_flags(flags, inputs))
     if flags is not None:
-        return BuildSettings(profiles=_of_flags(flags, inputs))
+        settings = BuildSettings() if recorded is None else _from_manifest(*recorded, with_profiles=False)
+        return replace(settings, profiles=_of_flags(flags, inputs))
+    if recorded is not None:
+        return _from_manifest(*recorded, with_profiles=True)
     return BuildSettings(profiles=profiles_for_graph(inputs, max_batch_size=_max_batch(target)))
 
 
@@ -131,42 +128,25 @@ def _of_flags(flags: ShapeFlags, inputs: Sequence[InputShape]) -> tuple[Any, ...
     return (profile,) if profile else ()
 
 
-def _recorded(target: Target) -> Mapping[str, Any] | None:
-    """What the manifest says, None for a file without one or one that it does not list."""
+def _recorded(target: Target) -> tuple[Mapping[str, Any], Path] | None:
+    """The fields and the path of the manifest, None for a file without one or one that it does not list."""
     if target.version is None or not (target.version / manifest.MANIFEST_NAME).is_file():
         return None
-    try:
-        found = manifest.read(target.version)
-    except RepositoryError:
-        return None
+    found = manifest.read(target.version)
     listed = target.onnx.name in found.files
-    return found.fields if listed and {"inputs", "dimensions"} <= found.fields.keys() else None
+    known = listed and {"inputs", "dimensions"} <= found.fields.keys()
+    return (found.fields, target.version / manifest.MANIFEST_NAME) if known else None
 
 
-def _from_manifest(fields: Mapping[str, Any], inputs: Sequence[InputShape] | None, target: Target) -> BuildSettings:
-    """`inputs` None: profiles come from the manifest's own bounds."""
-    from pydantic import ValidationError
-
-    from tritonstack_export.engine.profile import Extent, InputShape, profiles_from_spec
+def _from_manifest(fields: Mapping[str, Any], path: Path, *, with_profiles: bool) -> BuildSettings:
+    """What the manifest at `path` says, with the profiles of its own bounds or without any."""
+    from tritonstack_export.engine.manifest_build import manifest_build
+    from tritonstack_export.engine.profile import profiles_from_spec
     from tritonstack_export.engine.settings import settings_from_spec
-    from tritonstack_export.precision_names import PRECISIONS
-    from tritonstack_export.spec_precision import EngineSpec
 
-    spec = fields.get("spec")
-    precision = fields.get("precision")
-    try:
-        engine = EngineSpec.model_validate((spec or {}).get("engine", {}))
-        shapes = [InputShape(entry["name"], tuple(entry["shape"])) for entry in fields["inputs"]]
-        extents = {
-            name: Extent(bounds["min"], bounds["opt"], bounds["max"]) for name, bounds in fields["dimensions"].items()
-        }
-    except (ValidationError, KeyError, TypeError, AttributeError) as error:
-        raise RepositoryError(
-            f"{target.label}: its manifest does not say how to build an engine: {str(error).splitlines()[0]}",
-            next_step="export the version again",
-        ) from error
-    profiles = profiles_from_spec(engine, shapes, extents) if inputs is None else ()
-    return settings_from_spec(engine, profiles, precision=precision if precision in PRECISIONS else None)
+    said = manifest_build(fields, path=path)
+    profiles = profiles_from_spec(said.engine, said.inputs, said.dimensions) if with_profiles else ()
+    return settings_from_spec(said.engine, profiles, precision=said.precision)
 
 
 def _max_batch(target: Target) -> int:
