@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,6 +33,12 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (_has_browser, "needs a chromium (apt-get install chromium)"),
 }
 """Marker -> whether this machine has what its tests need, and what that is."""
+
+
+def pytest_configure() -> None:
+    """Ctrl-C means Ctrl-C, here and in the programs that tests start: where a shell put pytest into the background it
+    would be ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
