@@ -14,6 +14,7 @@ from tritonstack_export.signature import Signature
 from tritonstack_export.spec import BATCH, LatestVersions, ModelSpec, SpecificVersions
 
 if TYPE_CHECKING:
+    from tritonstack.image import ImagePreprocessing
     from tritonstack_export.repository import ModelConfig
 
 TRITON_DTYPES = {
@@ -72,7 +73,7 @@ def build_config(
             entry.label_filename = LABELS_NAME
     _set_instances(config, spec, gpu_only=extras.gpu_only)
     _set_batching(config, spec, signature)
-    _set_versions(config, spec)
+    set_versions(config, spec)
     if spec.serving.warmup:
         _add_warmup(config, signature, tensors)
     if spec.serving.response_cache:
@@ -140,7 +141,8 @@ def _set_batching(config: ModelConfig, spec: ModelSpec, signature: Signature) ->
         policy.max_queue_size = wanted.queue_policy.max_queue_size
 
 
-def _set_versions(config: ModelConfig, spec: ModelSpec) -> None:
+def set_versions(config: ModelConfig, spec: ModelSpec) -> None:
+    """The version policy of the spec, the same for every entry that one export publishes."""
     policy = spec.serving.version_policy
     if isinstance(policy, LatestVersions):
         config.version_policy.latest.num_versions = policy.latest
@@ -182,14 +184,16 @@ def _parameters(spec: ModelSpec, tensors: EntryTensors) -> dict[str, str]:
             {"output": spec.classification.output, "activation": spec.classification.activation}
         )
     if spec.preprocess.image is not None:
-        parameters["tritonstack.image"] = _image_parameter(
-            spec.preprocess.image, tensors, batched=spec.batch is not False
-        )
+        image = image_preprocessing(spec.preprocess.image, tensors, batched=spec.batch is not False)
+        parameters["tritonstack.image"] = image.to_json()
     return parameters
 
 
-def _image_parameter(fields: dict[str, Any], tensors: EntryTensors, *, batched: bool) -> str:
-    """The JSON of the preprocessing, as the client's own class writes it, so that the client can read it back."""
+def image_preprocessing(fields: dict[str, Any], tensors: EntryTensors, *, batched: bool) -> ImagePreprocessing:
+    """The preprocessing of `fields` (the spec's ``preprocess.image``) for the input that takes the picture.
+
+    Raises UsageError where it does not fit that input.
+    """
     from tritonstack.image import ImagePreprocessing
 
     try:
@@ -221,7 +225,7 @@ def _image_parameter(fields: dict[str, Any], tensors: EntryTensors, *, batched: 
             given=f"{preprocessing.dtype} {preprocessing.layout} {_dims_text(sample)}",
             expected=f"{TRITON_DTYPES[tensor.dtype].removeprefix('TYPE_')} {_dims_text(wanted)}",
         )
-    return preprocessing.to_json()
+    return preprocessing
 
 
 def _dims_text(dims: Sequence[object]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tritonstack.errors import GateError
 from tritonstack_export import provenance, publication
 from tritonstack_export.entry_config import build_config
+from tritonstack_export.image_entry import build_image_entries, require_unshared
 from tritonstack_export.labels import render_labels
 from tritonstack_export.repository import manifest, render_config
 from tritonstack_export.repository.layout import CONFIG_NAME, LABELS_NAME
@@ -53,9 +54,10 @@ class PublishedEntry:
 def publish_entries(
     area: StagingArea, repository: Path, entry: Entry, variants: Sequence[Variant], number: int, record: Record
 ) -> list[PublishedEntry]:
-    """Publish all `variants` as version `number`, or none. Call with the publication lock held.
+    """Publish all `variants` as version `number`, with the entries for pictures that the spec asks for, or none.
 
-    Raises GateError when `check` refuses an entry, RepositoryError when one does not fit the published model.
+    Returns them in that order. Call with the publication lock held. Raises GateError when `check` refuses an entry,
+    RepositoryError when one does not fit the published model.
     """
     stages = []
     written: list[tuple[Mapping[str, FileDigest], Mapping[str, Any]]] = []
@@ -75,17 +77,41 @@ def publish_entries(
                 )
         stage = area.entry(variant.name)
         variant.folder.rename(stage.model / str(number))
-        edited = _write_entry(config, entry.labels, stage, repository, record)
-        fields = {**_manifest_fields(entry, variant, number, record), "config_edited": edited}
-        version = stage.version(number)
-        also = [stage.model / name for name in (CONFIG_NAME, LABELS_NAME) if (stage.model / name).is_file()]
-        digests = manifest.digest_version(version, also=also)
-        manifest.write(version, manifest.Manifest(files=digests, fields=fields))
+        fields = _manifest_fields(entry, variant, number, record)
+        written.append(_stage_entry(config, entry.labels, stage, repository, number, fields, record))
         stages.append(stage)
-        written.append((digests, fields))
+    image_entries = build_image_entries(entry.spec, entry.converted.signature, variants)
+    require_unshared(repository, image_entries)
+    for served in image_entries:
+        stage = area.entry(served.name)
+        labels = entry.labels if served.labels else None
+        fields = {
+            "name": served.name, "version": number, "format": served.format, **_common_fields(entry)
+        }  # fmt: skip
+        written.append(_stage_entry(served.config, labels, stage, repository, number, fields, record))
+        stages.append(stage)
     _check_staged(stages, repository, entry.spec, number, record)
     paths = publication.publish(stages, repository, number)
     return [PublishedEntry(path, files, fields) for path, (files, fields) in zip(paths, written, strict=True)]
+
+
+def _stage_entry(
+    config: ModelConfig,
+    labels: tuple[str, ...] | None,
+    stage: Staging,
+    repository: Path,
+    number: int,
+    fields: Mapping[str, Any],
+    record: Record,
+) -> tuple[Mapping[str, FileDigest], Mapping[str, Any]]:
+    """Config, labels and manifest around the staged version folder; returns the manifest's digests and fields."""
+    edited = _write_entry(config, labels, stage, repository, record)
+    fields = {**fields, "config_edited": edited}
+    version = stage.version(number)
+    also = [stage.model / name for name in (CONFIG_NAME, LABELS_NAME) if (stage.model / name).is_file()]
+    digests = manifest.digest_version(version, also=also)
+    manifest.write(version, manifest.Manifest(files=digests, fields=fields))
+    return digests, fields
 
 
 def _write_entry(
@@ -145,6 +171,16 @@ def _check_staged(stages: Sequence[Staging], repository: Path, spec: ModelSpec, 
                 )
 
 
+def _common_fields(entry: Entry) -> dict[str, Any]:
+    """What the manifests of all entries of an export say: from what they were made, and with what."""
+    return {
+        **entry.identity,
+        "spec": entry.spec.model_dump(mode="json", exclude_defaults=True),
+        "git": provenance.git_state(entry.folder),
+        "platform": provenance.platform_facts(),
+    }
+
+
 def _manifest_fields(entry: Entry, variant: Variant, number: int, record: Record) -> dict[str, Any]:
     def described(tensor: GraphTensor) -> dict[str, Any]:
         return {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
@@ -162,10 +198,7 @@ def _manifest_fields(entry: Entry, variant: Variant, number: int, record: Record
         "dimensions": {
             d.name: {"min": d.min, "opt": d.opt, "max": d.max} for d in converted.signature.dimensions.values()
         },
-        **entry.identity,
-        "spec": spec.model_dump(mode="json", exclude_defaults=True),
-        "git": provenance.git_state(entry.folder),
-        "platform": provenance.platform_facts(),
+        **_common_fields(entry),
         "parity": {
             "compared_with": converted.compared_with,
             "seed": spec.parity.seed,

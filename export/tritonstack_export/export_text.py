@@ -20,6 +20,9 @@ def as_json(result: ExportResult) -> dict[str, Any]:
         "files": dict(main.files),
         **main.tensors,
         "variants": [_variant_json(variant) for variant in result.variants],
+        "image_entries": [
+            {"name": path.parent.name, "version": int(path.name), "path": str(path)} for path in result.image_entries
+        ],
         "parity": {
             "compared_with": result.compared_with,
             "sizes": [dict(sizes) for sizes in result.sizes],
@@ -54,6 +57,7 @@ def as_text(result: ExportResult) -> str:
     from tritonstack_export.gates import sizes_text
 
     where = [f"{v.name} version {v.version}: {v.path}" for v in result.variants]
+    where += [f"{path.parent.name} version {path.name}: {path}" for path in result.image_entries]
     if not result.created:
         return "\n".join(f"up to date: {line}" for line in where)
     details = {

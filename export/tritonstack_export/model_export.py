@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tritonstack.errors import GateError, SetupError
 from tritonstack.terminal import Progress
-from tritonstack_export import export_identity, publication
+from tritonstack_export import export_identity, image_entry, publication
 from tritonstack_export.conversion import convert
 from tritonstack_export.converted_model import NameFlags
 from tritonstack_export.entry_config import build_config
@@ -68,7 +68,8 @@ class VariantResult:
 class ExportResult:
     """The published variants, or those that are up to date already (`created` False, no steps).
 
-    `parity`: worst distance per output over all sizes, of the FP32 graph to `compared_with`.
+    `parity`: worst distance per output over all sizes, of the FP32 graph to `compared_with`. `image_entries`: the
+    version folders of the entries that take pictures (`preprocess.serve`).
     """
 
     variants: tuple[VariantResult, ...]
@@ -79,6 +80,7 @@ class ExportResult:
     compared_with: str
     sizes: tuple[Mapping[str, int], ...]
     bare_name: str
+    image_entries: tuple[Path, ...] = ()
 
     @property
     def main(self) -> VariantResult:
@@ -99,8 +101,9 @@ def export_model(
     Raises UsageError, InputError, GateError, RepositoryError or SetupError; the repository is then as it was.
     """
     record = Record(progress or Progress(quiet=True))
+    image_entry.require_supported(spec)
     names = [spec.precision.model_name(spec.name, precision) for precision in spec.precision.variants]
-    for name in names:
+    for name in (*names, *image_entry.image_entry_names(spec)):
         publication.require_free(repository, name, options.version)
         publication.require_servable(repository, name, options.version, spec.serving.version_policy)
     if options.keep_work is not None:
@@ -182,7 +185,7 @@ class _Job:
                 maker.made = time_variants(maker.made, converted.signature, record)
             variants = list(maker.made)
             sizes = {variant.name: variant.size_bytes for variant in variants}
-            published = self._publish(area, converted, variants, maker)
+            published, image_entries = self._publish(area, converted, variants, maker)
         except GateError as error:
             self._report(maker, (), {}, error)
             raise
@@ -196,6 +199,7 @@ class _Job:
             compared_with=converted.compared_with,
             sizes=converted.sizes,
             bare_name=spec.name,
+            image_entries=image_entries,
         )
 
     def _report(
@@ -235,14 +239,13 @@ class _Job:
 
     def _publish(
         self, area: StagingArea, converted: Converted, variants: Sequence[Variant], maker: VariantMaker
-    ) -> list[VariantResult]:
+    ) -> tuple[list[VariantResult], tuple[Path, ...]]:
         entry = Entry(self.spec, self.model, self.labels, self.identity, converted, self.folder, maker.samples)
         with self.record.step("publish"), publication.publication_lock(self.repository):
-            number = publication.next_version(
-                self.repository, [variant.name for variant in variants], self.options.version
-            )
+            names = [variant.name for variant in variants] + image_entry.image_entry_names(self.spec)
+            number = publication.next_version(self.repository, names, self.options.version)
             written = publish_entries(area, self.repository, entry, variants, number, self.record)
-        return [
+        results = [
             VariantResult(
                 precision=variant.precision,
                 name=variant.name,
@@ -252,8 +255,9 @@ class _Job:
                 tensors={key: published.fields[key] for key in ("inputs", "outputs")},
                 facts=published.fields,
             )
-            for variant, published in zip(variants, written, strict=True)
+            for variant, published in zip(variants, written[: len(variants)], strict=True)
         ]
+        return results, tuple(published.path for published in written[len(variants) :])
 
 
 def _up_to_date(
@@ -265,6 +269,11 @@ def _up_to_date(
 ) -> ExportResult | None:
     """The newest versions when all of them were exported from the same things, built for the same compute capabilities
     where that is asked, and are as they were."""
+    image_entries = []
+    for name in image_entry.image_entry_names(spec):
+        if export_identity.newest_up_to_date(repository, name, identity) is None:
+            return None
+        image_entries.append(repository / name / str(publication.versions(repository, name)[-1]))
     results = []
     for name, precision in zip(names, spec.precision.variants, strict=True):
         recorded = export_identity.newest_up_to_date(repository, name, identity, preflight=preflight)
@@ -293,6 +302,7 @@ def _up_to_date(
         compared_with=compared_with,
         sizes=tuple({tuple(row.sizes.items()): row.sizes for row in rows}.values()),
         bare_name=spec.name,
+        image_entries=tuple(image_entries),
     )
 
 

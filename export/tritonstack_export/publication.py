@@ -214,14 +214,14 @@ def require_compatible(old: ModelConfig, new: ModelConfig) -> None:
             for name in first.keys() & second.keys()
             if first[name] != second[name]
         ]
-    kind = old.backend or _BACKENDS.get(old.platform, old.platform)
-    if kind == "tensorrt":
+    kind, wanted = (config.backend or _BACKENDS.get(config.platform, config.platform) for config in (old, new))
+    if kind == "tensorrt" and wanted == "onnxruntime":
         raise RepositoryError(
             f"the published model {new.name!r} is served as TensorRT engines, which a new version does not have yet",
             next_step="switch it back with `tritonstack build-engines --revert`, export, and build the engines again",
         )
-    if kind != "onnxruntime":
-        differences.append(f"it is served by {kind or 'an unnamed backend'} instead of onnxruntime")
+    if kind != wanted:
+        differences.append(f"it is served by {kind or 'an unnamed backend'} instead of {wanted}")
     if bool(old.max_batch_size) != bool(new.max_batch_size):
         differences.append(f"max_batch_size is {new.max_batch_size} instead of {old.max_batch_size}")
     if differences:

@@ -154,9 +154,19 @@ class Classification(Strict):
 
 
 class Preprocess(Strict):
-    """How clients turn raw data into inputs. `image`: the fields of tritonstack.image.ImagePreprocessing."""
+    """How raw data becomes inputs. `image`: the fields of tritonstack.image.ImagePreprocessing, which clients follow.
+
+    `serve`: also publish entries that take encoded pictures, preprocessed by the server.
+    """
 
     image: dict[str, Any] | None = None
+    serve: bool = False
+
+    @model_validator(mode="after")
+    def _something_to_serve(self) -> Preprocess:
+        if self.serve and self.image is None:
+            raise ValueError("`serve` needs `image`: how a picture becomes the model's input")
+        return self
 
 
 class InstanceGroup(Strict):

@@ -11,7 +11,9 @@ from tritonstack_export.check.nearest import did_you_mean
 from tritonstack_export.repository.config_text import ModelConfig
 
 IMAGE = "tritonstack.image"
+IMAGE_BYTES = "tritonstack.image_bytes"
 CLASSIFICATION = "tritonstack.classification"
+_KNOWN = (IMAGE, IMAGE_BYTES, CLASSIFICATION)
 
 
 def check_client_parameter(
@@ -20,13 +22,15 @@ def check_client_parameter(
     """One parameter called ``tritonstack.<something>`` against the tensors it speaks of."""
     if name == IMAGE:
         problem, fix = _image_problem(value, config)
+    elif name == IMAGE_BYTES:
+        problem, fix = _image_bytes_problem(value, config)
     elif name == CLASSIFICATION:
         problem, fix = _classification_problem(value, config)
     else:
         findings.warning(
             "parameter",
             f"no client reads the parameter {printable(name)!r}",
-            fix=did_you_mean(name, (IMAGE, CLASSIFICATION)) or f"known ones are {IMAGE} and {CLASSIFICATION}",
+            fix=did_you_mean(name, _KNOWN) or f"known ones are {', '.join(_KNOWN)}",
             at=at,
         )
         return
@@ -62,6 +66,26 @@ def _image_problem(value: str, config: ModelConfig) -> tuple[str, str]:
             f"pictures become {made} ({image.layout}), input {printable(wanted)!r} takes {dims}",
             "mend resize, center_crop or layout",
         )
+    return "", ""
+
+
+def _image_bytes_problem(value: str, config: ModelConfig) -> tuple[str, str]:
+    """The problem of the input that takes encoded pictures, and its fix."""
+    fix = 'write {"input": "<input name>"}'
+    try:
+        fields = json.loads(value)
+    except ValueError as error:
+        return f"it is no JSON: {error}", fix
+    wanted = fields.get("input") if isinstance(fields, dict) else None
+    if not isinstance(wanted, str):
+        return "it names no input", fix
+    tensors = {tensor.name: tensor for tensor in config.input}
+    if wanted not in tensors:
+        return f"the model has no input {printable(wanted)!r}", did_you_mean(wanted, tensors) or fix
+    tensor = tensors[wanted]
+    words = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_name
+    if tensor.data_type != words["TYPE_STRING"].number or list(tensor.dims) != [1]:
+        return f"the input {printable(wanted)!r} takes no encoded pictures", "declare it TYPE_STRING with dims: [ 1 ]"
     return "", ""
 
 
