@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonstack.errors import SetupError
+from tritonstack_export.cache_folder import cache_folder
 from tritonstack_export.digest import file_sha256
 from tritonstack_export.engine.key_lock import OnWait, key_lock
 
@@ -28,10 +29,8 @@ TIMING = "timing"
 
 
 def default_root() -> Path:
-    """`$TRITONSTACK_CACHE/engines`, else `~/.cache/tritonstack/engines`."""
-    chosen = os.environ.get("TRITONSTACK_CACHE")
-    base = Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "tritonstack"
-    return base.absolute() / "engines"
+    """`$TRITONSTACK_CACHE/engines`, else `~/.cache/tritonstack/engines`. Raises SetupError without a home folder."""
+    return cache_folder("engines")
 
 
 @dataclass(frozen=True)

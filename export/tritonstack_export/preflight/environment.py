@@ -27,6 +27,7 @@ from pathlib import Path
 
 from tritonstack.errors import SetupError
 from tritonstack.terminal import Progress, human_bytes
+from tritonstack_export.cache_folder import cache_folder
 from tritonstack_export.preflight import pip_failure
 
 RTX_VERSION = "1.7.1.116"
@@ -81,10 +82,8 @@ def wheels() -> tuple[Wheel, ...]:
 
 
 def cache_root() -> Path:
-    """``$TRITONSTACK_CACHE/preflight``, or the same below ``~/.cache/tritonstack``."""
-    chosen = os.environ.get("TRITONSTACK_CACHE")
-    base = Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "tritonstack"
-    return base.absolute() / "preflight"
+    """``$TRITONSTACK_CACHE/preflight``, else ``~/.cache/tritonstack/preflight``. Raises SetupError without a home."""
+    return cache_folder("preflight")
 
 
 def environment_key() -> str:

@@ -190,3 +190,22 @@ def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_what_pip_says_in_words(log: str, said: str) -> None:
     error = pip_failure.explain(log, 2, by_hand="pip install X")
     assert said in str(error) and "pip install X" in str(error) and "\n" not in str(error)
+
+
+def test_a_machine_without_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under an arbitrary user id; both caches are found the same way."""
+    from tritonstack_export.engine.cache import default_root
+
+    monkeypatch.setenv("TRITONSTACK_CACHE", "~no_such_user/cache")
+    for folder in (cache_root, default_root):
+        with pytest.raises(SetupError, match=r"no home folder.*given TRITONSTACK_CACHE=~no_such_user/cache; next: set"):
+            folder()
+    monkeypatch.delenv("TRITONSTACK_CACHE")
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    for folder in (cache_root, default_root):
+        with pytest.raises(SetupError, match=r"no home folder.*HOME is not set; next: set TRITONSTACK_CACHE"):
+            folder()
