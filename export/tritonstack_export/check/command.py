@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="tritonstack check",
-        description="Validate a Triton model repository, harder than Triton does: every problem in one run, each "
+        description="Validate a Triton model repository, harder than Triton does: every problem in one run, each\n"
         "with a fix. Exit code 0: no errors, 1: errors, 2: wrong usage.",
     )
     parser.add_argument(

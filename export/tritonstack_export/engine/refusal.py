@@ -12,6 +12,11 @@ from tritonstack_export.engine.engine_error import EngineError
 # What TensorRT appends to every message when no CUDA driver is there, whatever the message was about.
 _CUDA_NOISE = re.compile(r"\[?\[?checkMacros\.cpp.*|\bcudaError(?:_t)? \d+.*|Cuda failure.*", re.DOTALL)
 _PLACE = re.compile(r"^\[\w+\]\s*|\bIn (?:node|function) [-\w]+ with name: .*? and operator: \w+ \(\w+\):\s*")
+# How TensorRT names a layer in its own words: `{ForeignNode[...]}`, `(Conv_12)`, or a bare name.
+_LAYER_NAMES = (
+    re.compile(r"(\S+) has no runners that implement it"),
+    re.compile(r"(?:node|layer|for) \{?(?:ForeignNode\[)?([^\s{}\[\]]+)"),
+)
 _LENGTH = 300
 
 
@@ -104,6 +109,11 @@ REMEDIES = (
         r"no optimization profile has been defined",
         "the model has dynamic dimensions and no profile",
         "give their bounds (`batch`, `dimensions` or `engine.profiles` in the spec)",
+    ),
+    _remedy(
+        r"has no runners that implement it",
+        "no kernel implements this layer",
+        "replace the operator in the model; TensorRT for RTX lacks some, such as NonMaxSuppression, that TensorRT has",
     ),
     _remedy(
         r"out of memory|insufficient workspace|could not find any implementation|CUDA_ERROR_OUT_OF_MEMORY",
@@ -209,8 +219,7 @@ def _parse_error(problems: list[dict[str, Any]], log: tuple[str, ...], name: str
 def _build_error(text: str, log: tuple[str, ...], name: str) -> EngineError:
     said = " | ".join(log) or text
     remedy = _find(said)
-    # `{ForeignNode[...]}` and `(Conv_12)`-like names stand in TensorRT's own words.
-    node = re.search(r"(?:node|layer|for) \{?(?:ForeignNode\[)?([^\s{}\[\]]+)", said)
+    node = next((match for pattern in _LAYER_NAMES if (match := pattern.search(said))), None)
     return EngineError(
         f"TensorRT built no engine of {name}" + (f": {remedy.meaning}" if remedy else ""),
         kind="build",
@@ -227,4 +236,4 @@ def _find(text: str) -> Remedy | None:
 
 def clean(text: str) -> str:
     """A message of TensorRT on one line, without the CUDA errors that it appends when no driver is there."""
-    return " ".join(_PLACE.sub("", _CUDA_NOISE.sub("", text)).split()).strip(" [")
+    return " ".join(_PLACE.sub("", _CUDA_NOISE.sub("", text)).split()).rstrip(" [").lstrip()

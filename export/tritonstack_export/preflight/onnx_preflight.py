@@ -29,10 +29,15 @@ PROXY_NOTE = f"No artefact: built with {BUILDER} as a proxy for TensorRT"
 
 # At which step a kind of EngineError stops; all others are the build itself.
 _STEP_OF_KIND: Mapping[str, Step] = {"empty": "file", "parse": "parse", "precision": "parse", "profile": "profiles"}
-# Said of every model with integer inputs, where there is nothing to do: the binding is INT64 as it should be.
-_HARMLESS = re.compile(r"Make sure input .* has Int64 binding")
+# Said of every model with integer ends, where there is nothing to do: the binding is INT64 as it should be.
+_HARMLESS = re.compile(r"Make sure (?:in|out)put .* has Int64 binding")
 # What is no fault of the model: raised, not reported.
 _SETUP_KINDS = {"import", "gpu"}
+# ONNX's names of the element types that TensorRT takes as inputs (DOUBLE becomes FLOAT there).
+_INPUT_TYPES = {
+    "FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT4E2M1", "INT4", "INT8", "UINT8", "INT32", "INT64",
+    "BOOL",
+}  # fmt: skip
 # The finding of `check` for a graph that breaks ONNX's own rules.
 _STRUCTURE = "onnx-structure"
 # TensorRT's words for the types of a network, from the lowest precision up.
@@ -44,11 +49,12 @@ _PRECISION_OF_TYPE = (
 @dataclass(frozen=True)
 class Graph:
     """What an ONNX file declares: `inputs` that need a value (name, sizes or dimension names), the `external` data
-    files, inputs that are float64. `sha256`: of the model with its data files, None where one is missing."""
+    files. `types`: input -> the ONNX name of its element type. `sha256`: of the model with its data files, None where
+    one is missing."""
 
     inputs: tuple[InputShape, ...]
     external: tuple[str, ...]
-    doubles: tuple[str, ...]
+    types: Mapping[str, str]
     sha256: str | None
 
 
@@ -64,7 +70,8 @@ def read_graph(onnx: Path) -> Graph:
             f"{onnx} cannot be read as ONNX: {error}", next_step="copy or export the model again"
         ) from error
     except OSError as error:
-        raise InputError(f"{onnx} cannot be read: {error.strerror}", next_step="check its permissions") from error
+        fix = "name the .onnx file itself" if isinstance(error, IsADirectoryError) else "check its permissions"
+        raise InputError(f"{onnx} cannot be read: {error.strerror}", next_step=fix) from error
     free = [tensor for tensor in signature.inputs if not tensor.optional]
     external = tuple(sorted({tensor.location for tensor in signature.external}))
     try:
@@ -74,7 +81,7 @@ def read_graph(onnx: Path) -> Graph:
     return Graph(
         inputs=tuple(InputShape(tensor.name, _axes(tensor.name, tensor.shape)) for tensor in free),
         external=external,
-        doubles=tuple(tensor.name for tensor in free if tensor.onnx_type == "DOUBLE"),
+        types={tensor.name: tensor.onnx_type for tensor in free},
         sha256=sha256,
     )
 
@@ -141,9 +148,10 @@ def _for_proxy(settings: BuildSettings) -> tuple[BuildSettings, tuple[str, ...]]
 
 
 def _double_notes(graph: Graph) -> tuple[str, ...]:
-    if not graph.doubles:
+    doubles = [name for name, word in graph.types.items() if word == "DOUBLE"]
+    if not doubles:
         return ()
-    return (f"float64 inputs become float32 in TensorRT, without a word from it: {', '.join(graph.doubles)}",)
+    return (f"float64 inputs become float32 in TensorRT, without a word from it: {', '.join(doubles)}",)
 
 
 def _judge(
@@ -165,19 +173,24 @@ def _judge(
     if unsound is not None and unsound.kind != _STRUCTURE:
         return replace(blank, problem=unsound)
     misfit = _misfit(graph, settings)
+    phases: list[str] = []
     folder = site if site is not None else ensure_environment(progress, install=install)
     try:
         # A profile that does not fit is told only after the parser has spoken: its verdict comes first in the steps.
         attempt = settings if misfit is None else replace(settings, profiles=())
-        result = _build(blank, onnx, attempt, folder, timeout_s=timeout_s, progress=progress)
+        result = _build(blank, onnx, attempt, folder, timeout_s=timeout_s, progress=progress, phases=phases)
     except EngineError as error:
         if error.kind in _SETUP_KINDS:
             raise
-        step = _STEP_OF_KIND.get(error.kind, "build")
+        # A process that was stopped says nothing of steps that it had not come to.
+        stopped = error.kind in ("timeout", "died", "memory") and "build" not in phases
+        step: Step = "parse" if stopped else _STEP_OF_KIND.get(error.kind, "build")
         fault = unsound or misfit
         if fault is not None and step in ("profiles", "build"):
             return replace(blank, problem=fault)
         problem = _engine_problem(step, error)
+        if step == "parse" and error.node is None and error.operator is None:
+            problem = _blame_input(problem, graph)
         if unsound is not None:
             said = f"{problem.given}; {unsound.summary}" if problem.given else unsound.summary
             problem = replace(problem, given=said)
@@ -231,10 +244,16 @@ def _build(
     timeout_s: float | None,
     progress: Progress,
     capabilities: tuple[str, ...] | None = None,
+    phases: list[str] | None = None,
 ) -> PreflightResult:
-    """A passed result. Raises EngineError."""
+    """A passed result; `phases` gets what the process came to, such as ``parse``. Raises EngineError."""
     from tritonstack_export.engine.build import EngineTensor, build
     from tritonstack_export.engine.home import RtxHome
+
+    def on_progress(phase: str, share: float | None) -> None:
+        if phases is not None:
+            phases.append(phase)
+        progress.update(f"{onnx}: {phase}{'' if share is None else f' {100 * share:.0f} %'}")
 
     outcome = build(
         onnx,
@@ -243,9 +262,7 @@ def _build(
         compute_capabilities=capabilities or blank.compute_capabilities,
         output=None,
         timeout_s=timeout_s,
-        progress=lambda phase, share: progress.update(
-            f"{onnx}: {phase}{'' if share is None else f' {100 * share:.0f} %'}"
-        ),
+        progress=on_progress,
     )
 
     def told(tensor: EngineTensor) -> str:
@@ -300,9 +317,24 @@ def _as_lists(settings: BuildSettings) -> tuple[Mapping[str, list[list[int]]], .
     return tuple({name: bounds.as_lists() for name, bounds in profile.items()} for profile in settings.profiles)
 
 
+def _blame_input(problem: Problem, graph: Graph) -> Problem:
+    """`problem` with the inputs whose type is to blame: the parser reads them before any node, and names none."""
+    unknown = [f"{name!r} ({word.lower()})" for name, word in graph.types.items() if word not in _INPUT_TYPES]
+    if not unknown:
+        return problem
+    remedy = "export the model with another type of input, such as int32 or float32"
+    if "STRING" in graph.types.values():
+        remedy = "turn text into numbers before this model, in a model of its own (such as a tokenizer)"
+    return replace(problem, summary=f"TensorRT has no such type of input: {', '.join(unknown)}", remedy=remedy)
+
+
+def _said(error: InputError | EngineError) -> str | None:
+    expected = f"expected {error.expected}" if error.expected else None
+    return "; ".join(filter(None, (error.given, expected))) or None
+
+
 def _problem(step: Step, error: InputError) -> Problem:
-    given = "; expected ".join(part for part in (error.given, error.expected) if part) or None
-    return Problem(step, step, error.summary, given=given, remedy=error.next_step)
+    return Problem(step, step, error.summary, given=_said(error), remedy=error.next_step)
 
 
 def _engine_problem(step: Step, error: EngineError) -> Problem:
@@ -312,7 +344,7 @@ def _engine_problem(step: Step, error: EngineError) -> Problem:
         error.summary,
         node=error.node,
         operator=error.operator,
-        given="; expected ".join(part for part in (error.given, error.expected) if part) or None,
+        given=_said(error),
         remedy=error.remedy,
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import REFUSED, conv_net, dense, relu, save, two_inputs
+from graphs import REFUSED, conv_net, dense, graph, relu, save, two_inputs
 
 from tritonstack.errors import UsageError
 from tritonstack_export.engine.settings import Bounds, BuildSettings
@@ -258,3 +258,68 @@ def test_one_capability_to_blame(tmp_path: Path, site: Path, monkeypatch: pytest
     result = run(path, site, settings(4), compute_capabilities=("7.5", "8.9"))
     assert result.problem is not None
     assert result.problem.summary == "for compute capability 7.5 only: TensorRT built no engine"
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "remedy"),
+    [
+        (onnx.TensorProto.STRING, "string", "turn text into numbers before this model"),
+        (onnx.TensorProto.UINT32, "uint32", "another type of input"),
+        (onnx.TensorProto.INT16, "int16", "another type of input"),
+    ],
+)
+def test_an_input_of_a_type_that_tensorrt_lacks_is_named(
+    tmp_path: Path, site: Path, kind: int, word: str, remedy: str
+) -> None:
+    """TensorRT's own message names neither a node nor the input."""
+    model = graph([onnx.helper.make_node("Identity", ["x"], ["y"], name="same")], kind=kind)
+    problem = run(save(model, tmp_path / "model.onnx"), site, settings(4)).problem
+    assert problem is not None and (problem.step, problem.kind) == ("parse", "parse")
+    assert problem.summary == f"TensorRT has no such type of input: 'x' ({word})"
+    assert remedy in str(problem.remedy)
+
+
+def test_a_layer_without_a_kernel_is_named(tmp_path: Path, site: Path) -> None:
+    inputs = {"boxes": (1, 10, 4), "scores": (1, 3, 10)}
+    node = onnx.helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["y"], name="nms")
+    made = onnx.helper.make_graph(
+        [node],
+        "g",
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, ["n", 3])],
+        [onnx.numpy_helper.from_array(np.array([5], np.int64), "most")],
+    )
+    model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    problem = run(save(model, tmp_path / "model.onnx"), site, BuildSettings()).problem
+    assert problem is not None and problem.step == "build" and str(problem.node).startswith("nms")
+    assert "no kernel implements this layer" in problem.summary
+    assert "TensorRT for RTX lacks some, such as NonMaxSuppression" in str(problem.remedy)
+    assert str(problem.given).count("[") == str(problem.given).count("]")
+
+
+def test_a_file_without_inputs_says_what_was_expected(tmp_path: Path, site: Path) -> None:
+    node = onnx.helper.make_node("Relu", ["w"], ["y"], name="relu")
+    made = onnx.helper.make_graph(
+        [node],
+        "g",
+        [],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3])],
+        [onnx.numpy_helper.from_array(np.ones(3, np.float32), "w")],
+    )
+    model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    problem = run(save(model, tmp_path / "model.onnx"), site, BuildSettings()).problem
+    assert problem is not None and problem.step == "file"
+    assert problem.given == "expected an ONNX model with nodes"
+
+
+def test_int64_outputs_are_no_reason_for_a_warning(tmp_path: Path, site: Path) -> None:
+    model = graph([onnx.helper.make_node("Identity", ["x"], ["y"], name="same")], kind=onnx.TensorProto.INT64)
+    result = run(save(model, tmp_path / "model.onnx"), site, settings(4))
+    assert result.passed and result.warnings == ()
+
+
+def test_a_build_stopped_early_claims_no_step_that_it_did_not_reach(tmp_path: Path, site: Path) -> None:
+    path = save(conv_net(), tmp_path / "model.onnx")
+    result = run(path, site, settings(3, 8, 8), timeout_s=0.001)
+    assert result.problem is not None and result.problem.kind == "timeout"
+    assert result.steps() == {"file": True, "parse": False, "profiles": None, "build": None}
