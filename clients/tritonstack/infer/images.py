@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tritonstack.client.blocking import Client
-from tritonstack.client.model import ModelConfigView, ModelMetadata
-from tritonstack.errors import InputError, UsageError
-from tritonstack.image import ImagePreprocessing
-from tritonstack.infer.classification import ScoredClass, read_classification, scored_classes
-from tritonstack.tensor.conform import nearest
+from tritonstack.client.model import ModelMetadata
+from tritonstack.errors import InputError, ServerError, UsageError
+from tritonstack.infer.classification import Classification, ScoredClass, read_classification, scored_classes
+from tritonstack.infer.picture_input import PictureInput, picture_input
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PARAMETER = "tritonstack.image"
 # A message names at most this many pictures.
 _NAMED = 5
+# Encoded pictures of one request, in bytes: far below the 2 GiB of a gRPC message.
+_MOST_BYTES = 256_000_000
+# The codes of a server that understood the request and found the picture bad.
+_REFUSALS = ("INVALID_ARGUMENT", "HTTP 400")
 
 
 @dataclass(frozen=True)
@@ -59,100 +61,127 @@ class ClassifiedImages:
             )
 
 
-def read_preprocessing(config: ModelConfigView) -> ImagePreprocessing:
-    """The model's own image preprocessing. InputError where it has none or one that makes no sense."""
-    text = config.parameters.get(PARAMETER)
-    if text is None:
-        raise InputError(
-            f"model {config.name!r} does not say how a picture becomes its input",
-            expected=f"the parameter {PARAMETER!r} in its config.pbtxt, which `tritonstack export` writes",
-            next_step="send tensors with --input instead of --image",
-        )
-    try:
-        return ImagePreprocessing.from_json(text)
-    except UsageError as error:
-        # The server's configuration is at fault here and not a flag.
-        raise InputError(
-            f"the parameter {PARAMETER!r} of model {config.name!r} makes no sense: {error.summary}",
-            given=error.given,
-            expected=error.expected,
-        ) from None
-
-
 def classify_images(
     client: Client, model: str, files: Sequence[Path], *, version: str, top: int, timeout_s: float
 ) -> ClassifiedImages:
     """The `top` classes of each picture, asked for in batches as large as the model takes.
 
-    Only one batch of decoded pictures is held at a time. A picture that cannot be read does not spoil the others: it
-    is returned as an UnreadableImage.
+    The model's own config says whether pictures are preprocessed here or sent as they are. Only one batch of them is
+    held at a time. A picture that cannot be read does not spoil the others: it is returned as an UnreadableImage.
     """
-    import numpy as np
-
     metadata = client.metadata(model, version, timeout_s=timeout_s)
     config = client.config(model, version, timeout_s=timeout_s)
-    preprocessing = read_preprocessing(config)
+    pictures = picture_input(config, metadata)
     classification = read_classification(config)
-    name = _image_input(preprocessing, metadata)
-    class_count = _class_count(metadata, classification.output)
+    job = _Job(
+        client,
+        metadata,
+        pictures,
+        classification,
+        _class_count(metadata, classification.output),
+        top,
+        timeout_s,
+        version,
+    )
     images: list[ClassifiedImage | UnreadableImage] = []
-    answered = ""
     for batch in _batches(files, max(1, metadata.max_batch_size)):
-        read = [_read(preprocessing, file) for file in batch]
-        samples = [sample for sample in read if not isinstance(sample, UnreadableImage)]
-        if not samples:
-            images += [image for image in read if isinstance(image, UnreadableImage)]
-            continue
-        if len({sample.shape for sample in samples}) > 1:
+        images += job.classify(batch)
+    return ClassifiedImages(model, job.answered, tuple(images))
+
+
+@dataclass
+class _Job:
+    """The requests for the pictures of one call. `version` becomes that of the first answer: one for all pictures."""
+
+    client: Client
+    metadata: ModelMetadata
+    pictures: PictureInput
+    classification: Classification
+    class_count: int
+    top: int
+    timeout_s: float
+    version: str
+    answered: str = ""
+
+    def classify(self, files: Sequence[Path]) -> list[ClassifiedImage | UnreadableImage]:
+        read = [self._read(file) for file in files]
+        samples = [
+            (file, sample) for file, sample in zip(files, read, strict=True) if not isinstance(sample, InputError)
+        ]
+        found = iter(self._ask(samples))
+        return [
+            UnreadableImage(file, sample) if isinstance(sample, InputError) else next(found)
+            for file, sample in zip(files, read, strict=True)
+        ]
+
+    def _read(self, file: Path) -> NDArray[Any] | InputError:
+        try:
+            return self.pictures.read(file)
+        except UsageError:
+            raise
+        except InputError as error:
+            return error
+
+    def _ask(self, samples: Sequence[tuple[Path, NDArray[Any]]]) -> Iterator[ClassifiedImage | UnreadableImage]:
+        """One answer per sample, from as few requests as the server lets through."""
+        for part in _parts(samples):
+            try:
+                yield from self._request(part)
+            except ServerError as error:
+                if not self.pictures.server_decodes or error.code not in _REFUSALS:
+                    raise
+                if len(part) == 1:
+                    file, _ = part[0]
+                    refused = InputError(f"image file {str(file)!r} was refused by the server: {error.summary}")
+                    yield UnreadableImage(file, refused)
+                    continue
+                # One bad picture fails its whole request: alone, each is judged by itself.
+                for sample in part:
+                    yield from self._ask([sample])
+
+    def _request(self, samples: Sequence[tuple[Path, NDArray[Any]]]) -> list[ClassifiedImage | UnreadableImage]:
+        import numpy as np
+
+        arrays = [sample for _, sample in samples]
+        if len({array.shape for array in arrays}) > 1:
             raise InputError(
                 "the pictures differ in size after preprocessing, so they cannot share a batch",
                 expected="a preprocessing that ends in one size (resize or center_crop)",
                 next_step="send them one by one",
             )
         # A model without batching may still have a leading dimension of its own, of one sample.
-        one_sample = metadata.max_batch_size == 0 and len(metadata.input(name).shape) == samples[0].ndim
-        result = client.infer(
-            model,
-            {name: samples[0] if one_sample else np.stack(samples)},
-            outputs={classification.output: class_count},
-            version=version or answered,
-            timeout_s=timeout_s,
+        shape = self.metadata.input(self.pictures.name).shape
+        one_sample = self.metadata.max_batch_size == 0 and len(shape) == arrays[0].ndim
+        result = self.client.infer(
+            self.metadata.name,
+            {self.pictures.name: arrays[0] if one_sample else np.stack(arrays)},
+            outputs={self.classification.output: self.class_count},
+            version=self.version,
+            timeout_s=self.timeout_s,
         )
-        answered = result.model_version
-        rows = iter(result[classification.output].reshape(len(samples), -1).tolist())
-        for file, image in zip(batch, read, strict=True):
-            if isinstance(image, UnreadableImage):
-                images.append(image)
-            else:
-                classes = scored_classes(next(rows), classification.activation)[:top]
-                images.append(ClassifiedImage(file, tuple(classes)))
-    return ClassifiedImages(model, answered, tuple(images))
+        self.version = self.answered = result.model_version
+        rows = result[self.classification.output].reshape(len(samples), -1).tolist()
+        return [
+            ClassifiedImage(file, tuple(scored_classes(row, self.classification.activation)[: self.top]))
+            for (file, _), row in zip(samples, rows, strict=True)
+        ]
 
 
-def _read(preprocessing: ImagePreprocessing, file: Path) -> NDArray[Any] | UnreadableImage:
-    try:
-        return preprocessing.preprocess(file)
-    except UsageError:
-        raise
-    except InputError as error:
-        return UnreadableImage(file, error)
-
-
-def _image_input(preprocessing: ImagePreprocessing, metadata: ModelMetadata) -> str:
-    names = [spec.name for spec in metadata.inputs]
-    if preprocessing.input is None:
-        if len(names) == 1:
-            return names[0]
-        raise InputError(
-            f"model {metadata.name!r} has {len(names)} inputs and {PARAMETER!r} names none of them",
-            expected=f'"input" as one of {", ".join(names)}',
-        )
-    if preprocessing.input not in names:
-        raise InputError(
-            f"{PARAMETER!r} names the input {preprocessing.input!r}, which model {metadata.name!r} does not have",
-            next_step=nearest(preprocessing.input, names),
-        )
-    return preprocessing.input
+def _parts(
+    samples: Sequence[tuple[Path, NDArray[Any]]],
+) -> Iterator[Sequence[tuple[Path, NDArray[Any]]]]:
+    """Runs of samples whose encoded bytes fit one message; arrays of numbers, small and of one size, in one run."""
+    part: list[tuple[Path, NDArray[Any]]] = []
+    size = 0
+    for sample in samples:
+        own = sum(map(len, sample[1])) if sample[1].dtype == object else 0
+        if part and size + own > _MOST_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(sample)
+        size += own
+    if part:
+        yield part
 
 
 def _class_count(metadata: ModelMetadata, output: str) -> int:
