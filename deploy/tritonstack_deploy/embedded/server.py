@@ -23,6 +23,7 @@ from typing import Self
 
 from tritonstack.errors import InternalError, RepositoryError, ServerUnavailable, SetupError
 from tritonstack_deploy.embedded.api import ModelState, ServerApi, model_states
+from tritonstack_deploy.embedded.built_backends import MissingBackend, built_backends, missing_backends
 from tritonstack_deploy.embedded.installation import Installation, find_installation
 from tritonstack_deploy.embedded.leftovers import new_prefix, remove_orphans, remove_regions, run_folder
 from tritonstack_deploy.embedded.log_lines import LogLine, ProvidersInUse, parse_line, parse_providers, short_reason
@@ -46,9 +47,10 @@ class EmbeddedServer:
     """The real tritonserver on this machine, serving one repository.
 
     `models` maps model names to their folders; left out, every folder of `repository` that holds a `config.pbtxt` is
-    served. `allow` opens control APIs by name (see CONTROL_APIS; "model-repository" also lets clients load and
-    unload models). `on_log` gets each line of the server's log, from a reader thread; once it raised OSError or
-    ValueError (kept in `log_failure`) it is not called again.
+    served, but for those whose backend has yet to be built (`left_out`). `backends` maps names of compiled backends to
+    their libraries; left out, those that were built or installed here. `allow` opens control APIs by name (see
+    CONTROL_APIS; "model-repository" also lets clients load and unload models). `on_log` gets each line of the server's
+    log, from a reader thread; once it raised OSError or ValueError (kept in `log_failure`) it is not called again.
 
     Use as a context manager, or call `start` and `stop`. `start` must run in a thread that outlives the server.
     """
@@ -66,11 +68,18 @@ class EmbeddedServer:
         response_cache_bytes: int = 0,
         verbose: int = 0,
         extra_arguments: Sequence[str] = (),
+        backends: Mapping[str, Path] | None = None,
         on_log: Callable[[LogLine], None] | None = None,
     ) -> None:
         self.repository = repository
         self.host = host
+        self._backends = dict(backends) if backends is not None else built_backends()
         self._models = dict(models) if models is not None else _model_folders(repository)
+        self.left_out: list[MissingBackend] = []
+        if models is None:
+            self.left_out = missing_backends(self._models, self._backends)
+            for waiting in self.left_out:
+                del self._models[waiting.model]
         self._port_base = port_base
         self._allow = tuple(allow)
         self._load_timeout_s = load_timeout_s
@@ -180,7 +189,7 @@ class EmbeddedServer:
         self._prefix = new_prefix()
         self._folder = run_folder(self._prefix)
         root = Path(self._folder.name)
-        backends = stage_backends(installation, root / "backends")
+        backends = stage_backends(installation, root / "backends", libraries=self._backends)
         explicit = "model-repository" in self._allow
         models = root / "models"
         if explicit:

@@ -17,8 +17,11 @@ from site import getsitepackages
 from tritonstack_deploy.embedded.installation import Installation
 
 
-def stage_backends(installation: Installation, into: Path) -> Path:
-    """Write a backend directory (`python` with the right stub, our `onnxruntime`) and return it."""
+def stage_backends(installation: Installation, into: Path, *, libraries: Mapping[str, Path] | None = None) -> Path:
+    """Write a backend directory (`python` with the right stub, our `onnxruntime`, compiled ones) and return it.
+
+    `libraries`: backend -> its library. They are copied, so that a new build does not change what a server has mapped.
+    """
     python = into / "python"
     python.mkdir(parents=True)
     for file in installation.python_backend.iterdir():
@@ -30,6 +33,9 @@ def stage_backends(installation: Installation, into: Path) -> Path:
     shutil.copytree(
         installation.onnxruntime_backend, into / "onnxruntime", ignore=shutil.ignore_patterns("__pycache__")
     )
+    for backend, library in (libraries or {}).items():
+        (into / backend).mkdir()
+        shutil.copy(library, into / backend / library.name)
     return into
 
 

@@ -34,7 +34,13 @@ def main(argv: list[str]) -> int:
     """Run the command until a signal or the server's end. Exit code 0 after a signal, 1 when the server died."""
     options = _parser().parse_args(argv)
     require_output_file("--log-file", options.log_file)
-    from tritonstack_deploy.serve.selection import relevant_errors, select_models
+    from tritonstack_deploy.embedded.built_backends import built_backends
+    from tritonstack_deploy.serve.selection import (
+        named_backends,
+        relevant_errors,
+        select_models,
+        without_missing_backends,
+    )
     from tritonstack_export.check import check_repository
     from tritonstack_export.check.visible_gpus import visible_gpus
 
@@ -46,8 +52,9 @@ def main(argv: list[str]) -> int:
             f"{len(errors)} error{'s' if len(errors) > 1 else ''} in {repository}",
             next_step="mend them, or serve only the sound models with --model",
         )
-    models = select_models(report, options.model)
-    return _serve(options, repository, models)
+    backends = built_backends(named_backends(options.backend))
+    models = without_missing_backends(select_models(report, options.model), backends, options.model)
+    return _serve(options, repository, models, backends)
 
 
 def _parser() -> Parser:
@@ -59,6 +66,8 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("directory", type=some_path, metavar="DIR", help="the model repository")
     add("--model", metavar="NAME", action="append", default=[], help="serve only this model (repeatable)")
+    add("--backend", metavar="NAME=PATH", action="append", default=[],
+        help="library of a compiled backend (default: what `make backend` built; repeatable)")  # fmt: skip
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     add("--port-base", type=whole_number(0, 65533), default=8000, metavar="N",
         help="HTTP, gRPC and metrics on N, N+1, N+2; 0 takes free ports (default %(default)s)")  # fmt: skip
@@ -75,7 +84,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _serve(options: Any, repository: Path, models: Mapping[str, Path]) -> int:
+def _serve(options: Any, repository: Path, models: Mapping[str, Path], backends: Mapping[str, Path]) -> int:
     from tritonstack_deploy.embedded import EmbeddedServer
     from tritonstack_deploy.serve.log_output import log_output
     from tritonstack_deploy.serve.selection import require_cuda_provider
@@ -95,6 +104,7 @@ def _serve(options: Any, repository: Path, models: Mapping[str, Path]) -> int:
         server = EmbeddedServer(
             repository,
             models=models,
+            backends=backends,
             host=options.host,
             port_base=options.port_base,
             allow=_allowed(options.allow),

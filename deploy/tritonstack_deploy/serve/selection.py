@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tritonstack.errors import RepositoryError, SetupError, UsageError
+from tritonstack_deploy.embedded.built_backends import missing_backends
 from tritonstack_export.check import CheckReport, Finding
 from tritonstack_export.check.nearest import did_you_mean
 
@@ -36,6 +39,44 @@ def select_models(report: CheckReport, wanted: Sequence[str]) -> dict[str, Path]
         chosen[name] = servable[name].path
         queue.extend(servable[name].dependencies)
     return chosen
+
+
+def named_backends(words: Sequence[str]) -> dict[str, Path]:
+    """The paths of ``--backend NAME=PATH`` by name. Raises UsageError."""
+    named = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not equals or not path or not re.fullmatch(r"[A-Za-z0-9_]+", name):
+            raise UsageError(
+                "argument --backend", given=repr(word), expected="NAME=PATH, such as mine=libtriton_mine.so"
+            )
+        if name in ("python", "onnxruntime"):
+            raise UsageError("argument --backend", given=repr(word), expected="another name: this one is built in")
+        named[name] = Path(path)
+    return named
+
+
+def without_missing_backends(
+    models: dict[str, Path], backends: Mapping[str, Path], wanted: Sequence[str]
+) -> dict[str, Path]:
+    """`models` without those whose backend has yet to be built, each told on stderr with what to do.
+
+    Raises SetupError where one of the `wanted` models is among them, or where none is left.
+    """
+    missing = missing_backends(models, backends)
+    if not missing:
+        return models
+    left = {name: folder for name, folder in models.items() if name not in {waiting.model for waiting in missing}}
+    refused = [waiting for waiting in missing if waiting.model in wanted] or ([] if left else missing)
+    if refused:
+        raise SetupError(
+            "; ".join(f"model {waiting.model!r} {waiting.reason}" for waiting in refused),
+            next_step=refused[0].next_step,
+        )
+    for waiting in missing:
+        print(f"warning: model {waiting.model!r} is not served: it {waiting.reason}", file=sys.stderr)
+    print(f"  {missing[0].next_step}", file=sys.stderr)
+    return left
 
 
 def relevant_errors(report: CheckReport, wanted: Sequence[str]) -> tuple[Finding, ...]:
