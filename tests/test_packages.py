@@ -73,6 +73,30 @@ def test_commands_start_in_a_bare_environment() -> None:
         assert result.returncode == 0, f"{name}: {result.stderr}"
 
 
+@pytest.mark.parametrize(
+    ("package", "arguments", "install"),
+    [
+        ("pydantic", ["build-engines", "REPO"], "'tritonstack[export]'"),
+        ("yaml", ["export", "spec.yaml", "--repository", "REPO"], "'tritonstack[export]'"),
+        ("google", ["check", "REPO"], "google"),
+    ],
+)
+def test_a_missing_package_is_named_with_what_brings_it(
+    tmp_path: Path, package: str, arguments: list[str], install: str
+) -> None:
+    """As where only the base package is installed, such as in the image of a server."""
+    arguments = [word.replace("REPO", str(tmp_path)) for word in arguments]
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "config.pbtxt").write_text('backend: "onnxruntime"\n')
+    source = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        f"from tritonstack.command import main; sys.exit(main({arguments!r}))\n"
+    )
+    result = run_python(source)
+    expected = f"this needs the package {package!r}, which is not installed; next: pip install {install}\n"
+    assert (result.returncode, result.stderr) == (1, f"tritonstack {arguments[0]}: error: {expected}")
+
+
 def test_every_module_imports() -> None:
     names = modules()
     assert len(names) > 60

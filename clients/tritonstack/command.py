@@ -25,6 +25,15 @@ COMMANDS = {
     "load": ("tritonstack.load.command", "put a model under load and measure it"),
 }
 
+_EXTRAS = {
+    # extra: names to import that it brings
+    "export": ("onnx", "onnxruntime", "onnxscript", "pydantic", "safetensors", "torch", "yaml"),
+    "precision": ("modelopt", "onnx_graphsurgeon", "onnxconverter_common", "onnxslim", "polygraphy"),
+    "image": ("PIL",),
+    "load": ("hdrh",),
+    "deploy": ("psutil",),
+}
+
 
 def help_text() -> str:
     """The text of `tritonstack --help`."""
@@ -129,6 +138,9 @@ def _told(name: str, error: Exception) -> int:
     if isinstance(error, TritonstackError):
         print(f"{name}: error: {error}", file=sys.stderr)
         return error.exit_code
+    if isinstance(error, ModuleNotFoundError) and (lacking := _missing(error)):
+        print(f"{name}: error: {lacking}", file=sys.stderr)
+        return 1
     if refused := _refused_by_the_system(error):
         _drop_stdout()
         print(f"{name}: error: {refused}", file=sys.stderr)
@@ -141,6 +153,15 @@ def _told(name: str, error: Exception) -> int:
         file=sys.stderr,
     )
     return 1
+
+
+def _missing(error: ModuleNotFoundError) -> str | None:
+    """What to tell about a package that an extra brings, wherever its import failed; None for modules of our own."""
+    package = (error.name or "").partition(".")[0]
+    if not package or package.startswith("tritonstack"):
+        return None
+    install = next((f"'tritonstack[{extra}]'" for extra, brings in _EXTRAS.items() if package in brings), package)
+    return f"this needs the package {package!r}, which is not installed; next: pip install {install}"
 
 
 def _refused_by_the_system(error: Exception) -> str | None:
