@@ -188,7 +188,6 @@ def _one(
     if isinstance(entry, TritonstackError):
         return EntryResult(paths.name, "failed", reason=str(entry), error=entry)
     try:
-        require_writable(entry)
         if isinstance(machine, TritonstackError):
             raise machine
         if machine is None:
@@ -305,6 +304,7 @@ def _engine(
     if is_current(entry, source.version, key):
         folder = entry.paths.version(source.version)
         return CachedEngine(key, folder / "model.plan", read_record(folder / RECORD_NAME).fields), "in place"
+    require_writable(entry)
 
     def make(plan: Path) -> dict[str, Any]:
         outcome = build(

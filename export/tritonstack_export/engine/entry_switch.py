@@ -46,12 +46,20 @@ class VersionEngine:
 
 def require_writable(entry: EngineEntry) -> None:
     """Before any build: the entry can be changed. Raises RepositoryError."""
+    folder = _unwritable(entry)
+    if folder is not None:
+        raise RepositoryError(
+            f"{folder} cannot be written, so no engine can be put there",
+            next_step="mount the repository writable, or copy it to a volume that is",
+        )
+
+
+def _unwritable(entry: EngineEntry) -> Path | None:
+    """The first folder of the entry in which nothing can be changed, None where all can be."""
     for folder in (entry.paths.folder, *(entry.paths.version(number) for number in entry.paths.versions())):
         if not os.access(folder, os.W_OK | os.X_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
-            raise RepositoryError(
-                f"{folder} cannot be written, so no engine can be put there",
-                next_step="mount the repository writable, or copy it to a volume that is",
-            )
+            return folder
+    return None
 
 
 def publish_engines(
@@ -66,6 +74,10 @@ def publish_engines(
     `require` compares a config with the engines and raises where they do not fit. Raises RepositoryError for a file
     that Triton's tensorrt backend could not load, and for an entry that was changed since `entry` was read.
     """
+    if entry.switched and all(engine.in_place for engine in engines) and _unwritable(entry) is not None:
+        # As in a pod that mounts a prepared repository read-only: there is nothing to put anywhere.
+        require(parse_config(entry.paths.config.read_bytes(), path=entry.paths.config))
+        return False, ()
     with _changing(entry) as entry:
         # Everything that can be refused comes before the first change.
         for engine in engines:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,3 +146,34 @@ def test_an_engine_that_vanished_is_told(repository: Path, cache: EngineCache, m
     (result,) = switch(repository, cache)
     assert result.status == "failed" and "cannot be read any more: No such file or directory" in str(result.reason)
     assert listing(repository) == before
+
+
+@pytest.mark.parametrize("policy", ["auto", "tensorrt"])
+def test_a_prepared_repository_that_is_mounted_read_only(
+    repository: Path, cache: EngineCache, monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    """Its engines are in place, so nothing has to be written; ONNX Runtime is no better."""
+    add_entry(repository)
+    switch(repository, cache)
+    before = listing(repository)
+
+    def access(path: Any, mode: int) -> bool:
+        return not mode & os.W_OK
+
+    def refused(*arguments: Any, **options: Any) -> Any:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    (result,) = build_engines(
+        repository, find_machine=lambda: MACHINE, cache=EngineCache(cache.root / "none"), options=BuildOptions(policy)
+    )
+    assert (result.status, result.changed, result.versions[0].source) == ("engine", False, "in place"), result.reason
+    assert listing(repository) == before
+    # With another engine to put there, that is said before it is built.
+    other = Machine(MACHINE.home, "11.2.1.2", "8.9", "NVIDIA L4")
+    (result,) = build_engines(
+        repository, find_machine=lambda: other, cache=cache, options=BuildOptions("tensorrt"), talk=lambda *said: None
+    )
+    assert "cannot be written, so no engine can be put there" in str(result.reason)
+    assert len(list(cache.root.glob("*/*/record.json"))) == 1
