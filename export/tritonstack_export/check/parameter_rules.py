@@ -6,6 +6,7 @@ import re
 
 from tritonstack_export.check.client_parameters import check_client_parameter
 from tritonstack_export.check.finding import FindingList, printable
+from tritonstack_export.check.image_preprocess_rules import BACKEND, check_image_preprocess
 from tritonstack_export.check.model_entry import ModelEntry
 from tritonstack_export.check.nearest import did_you_mean
 from tritonstack_export.repository.config_text import ModelConfig
@@ -62,6 +63,8 @@ def check_parameters(entry: ModelEntry, config: ModelConfig) -> None:
                 f"and none of {', '.join(sorted(_TAKEN_LABELS))}",
                 at=findings.positions.map_entry(("metric_tags",), name) if findings.positions else ("metric_tags",),
             )
+    if entry.backend == BACKEND:
+        check_image_preprocess(entry, config)
     if findings.positions:
         for name in findings.positions.repeated_keys("parameters"):
             findings.error(
