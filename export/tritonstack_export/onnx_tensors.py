@@ -42,6 +42,8 @@ def read_proto(path: Path) -> ModelProto:
         model = onnx.load(path, load_external_data=False)
     except DecodeError as error:
         raise InputError(f"{path.name} is not an ONNX model, or it was cut short", given=f"{size} bytes") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path.name}: {error.strerror}", next_step="check its permissions") from error
     if not model.HasField("graph") or not model.graph.node:
         raise InputError(f"{path.name} holds no ONNX graph", given=f"{size} bytes", expected="an ONNX model")
     return model

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tritonstack.errors import InputError, RepositoryError, SetupError, UsageError
-from tritonstack_export.repository import parse_config
+from tritonstack_export.repository import parse_config, read_config_text
 from tritonstack_export.repository.layout import CONFIG_NAME, LABELS_NAME, EntryPaths
 from tritonstack_export.repository.manifest import digest_file, read
 from tritonstack_export.spec import SpecificVersions
@@ -183,7 +183,7 @@ def next_version(repository: Path, names: Sequence[str], version: int | None) ->
 def existing_config(model: Path) -> ModelConfig | None:
     """The config of a published model, None when there is none. Raises RepositoryError when it cannot be parsed."""
     path = model / CONFIG_NAME
-    return parse_config(path.read_bytes(), path=path) if path.is_file() else None
+    return parse_config(read_config_text(path), path=path) if path.is_file() else None
 
 
 def was_edited(model: Path) -> bool:

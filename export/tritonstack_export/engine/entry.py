@@ -14,7 +14,7 @@ from tritonstack_export.engine.manifest_build import manifest_build
 from tritonstack_export.engine.onnx_facts import OnnxFacts, read_facts
 from tritonstack_export.engine.profile import BATCH, Extent, InputShape, profiles_for_graph, profiles_from_spec
 from tritonstack_export.engine.settings import BuildSettings, Precision, settings_from_spec
-from tritonstack_export.repository import manifest, parse_config
+from tritonstack_export.repository import manifest, parse_config, read_config_text
 from tritonstack_export.repository.layout import ONNX_NAME, EntryPaths
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ class VersionSource:
 
 def read_entry(paths: EntryPaths) -> EngineEntry | str:
     """The entry, or why it is none to build engines of. Raises RepositoryError for a config that cannot be read."""
-    text = paths.config.read_bytes()
+    text = read_config_text(paths.config)
     config = parse_config(text, path=paths.config)
     kept = paths.folder / ONNX_CONFIG
     if is_tensorrt(config):
         if not kept.is_file():
             return "it has an engine that was not built from an ONNX file here"
-        text = kept.read_bytes()
+        text = read_config_text(kept)
         return EngineEntry(paths, parse_config(text, path=kept), text, switched=True)
     if not is_onnxruntime(config):
         is_ensemble = config.platform == "ensemble" or config.HasField("ensemble_scheduling")

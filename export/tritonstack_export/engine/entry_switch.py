@@ -25,7 +25,7 @@ from tritonstack_export.engine.entry import ONNX_CONFIG, EngineEntry, read_entry
 from tritonstack_export.engine.plan_header import read_plan_header
 from tritonstack_export.engine.plan_record import PLAN_NAME, RECORD_NAME
 from tritonstack_export.publication import publication_lock
-from tritonstack_export.repository import manifest, parse_config, render_config
+from tritonstack_export.repository import manifest, parse_config, read_config_text, render_config
 from tritonstack_export.repository.layout import CONFIG_NAME
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def publish_engines(
     """
     if entry.switched and all(engine.in_place for engine in engines) and _unwritable(entry) is not None:
         # As in a pod that mounts a prepared repository read-only: there is nothing to put anywhere.
-        require(parse_config(entry.paths.config.read_bytes(), path=entry.paths.config))
+        require(parse_config(read_config_text(entry.paths.config), path=entry.paths.config))
         return False, ()
     with _changing(entry) as entry:
         # Everything that can be refused comes before the first change.

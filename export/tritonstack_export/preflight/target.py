@@ -154,6 +154,6 @@ def _max_batch(target: Target) -> int:
     config = target.version.absolute().parent / CONFIG_NAME if target.version is not None else None
     if config is None or not config.is_file():
         return _DEFAULT_MAX_BATCH
-    from tritonstack_export.repository import parse_config
+    from tritonstack_export.repository import parse_config, read_config_text
 
-    return int(parse_config(config.read_bytes(), path=config).max_batch_size)
+    return int(parse_config(read_config_text(config), path=config).max_batch_size)

@@ -75,6 +75,16 @@ def parse_config(text: str | bytes, *, path: Path | str) -> ModelConfig:
     return config
 
 
+def read_config_text(path: Path) -> bytes:
+    """The bytes of a config.pbtxt. Raises RepositoryError when they cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RepositoryError(
+            f"{path} cannot be read: {error.strerror}", next_step="check its permissions and the disk"
+        ) from None
+
+
 def render_config(config: ModelConfig) -> str:
     """`config` as text: one fixed order, `max_batch_size` always written, maps sorted by key.
 

@@ -67,6 +67,17 @@ def test_a_manifest_of_another_making(
     assert message in str(bad.reason) and "next: export the version again" in str(bad.reason)
 
 
+def test_a_config_that_cannot_be_read(repository: Path, cache: EngineCache) -> None:
+    """A file whose reading fails, as of a disk that is broken."""
+    path = add_entry(repository, "bad") / "config.pbtxt"
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+    add_entry(repository, "good")
+    bad, good = switch(repository, cache)
+    assert (bad.status, good.status) == ("failed", "engine")
+    assert "config.pbtxt cannot be read: Input/output error; next: check its permissions" in str(bad.reason)
+
+
 def test_a_record_of_another_making(repository: Path, cache: EngineCache) -> None:
     folder = add_entry(repository, "bad")
     add_entry(repository, "good")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from graphs import REFUSED, conv_net, dense, relu, save, two_inputs
 
+from tritonstack.command import main
 from tritonstack_export.engine.settings import Bounds, BuildSettings
 from tritonstack_export.preflight.onnx_preflight import preflight_onnx
 from tritonstack_export.preflight.result_cache import ResultCache
@@ -366,3 +367,12 @@ def test_docs_show_flags_that_exist() -> None:
     flags = set(re.findall(r"--[a-z][a-z-]*", build_parser().format_help()))
     assert set(re.findall(r"--[a-z][a-z-]*", text)) <= flags
     assert flags - set(re.findall(r"--[a-z][a-z-]*", text)) == {"--help", "--quiet", "--timeout"}
+
+
+def test_a_config_that_cannot_be_read_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file whose reading fails, as of a disk that is broken."""
+    save(relu(), tmp_path / "net" / "1" / "model.onnx")
+    (tmp_path / "net" / "config.pbtxt").symlink_to("/proc/self/mem")
+    assert main(["preflight", str(tmp_path), "--quiet"]) == 1
+    out = capsys.readouterr().out
+    assert "config.pbtxt cannot be read: Input/output error" in out and "fix: check its permissions and the disk" in out
