@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tritonstack.errors import RepositoryError
 from tritonstack_export.digest import file_sha256
@@ -277,18 +277,8 @@ def _update_manifest(entry: EngineEntry, version: int, record: Mapping[str, Any]
 
 
 def _copy_in(source: Path, target: Path) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as out, source.open("rb") as file:
-            shutil.copyfileobj(file, out, 8 << 20)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
-        sync_folder(target.parent)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with source.open("rb") as file, _taking_place_of(target) as out:
+        shutil.copyfileobj(file, out, 8 << 20)
 
 
 def _write_if_new(path: Path, content: bytes) -> bool:
@@ -296,10 +286,18 @@ def _write_if_new(path: Path, content: bytes) -> bool:
     with suppress(OSError):
         if path.read_bytes() == content:
             return False
+    with _taking_place_of(path) as file:
+        file.write(content)
+    return True
+
+
+@contextmanager
+def _taking_place_of(path: Path) -> Iterator[IO[bytes]]:
+    """A new file to write, which gets the name `path` once all of it is on the disk, or vanishes when that fails."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(0o644)
@@ -308,7 +306,6 @@ def _write_if_new(path: Path, content: bytes) -> bool:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    return True
 
 
 def _sha256(text: str) -> str:

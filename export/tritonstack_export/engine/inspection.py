@@ -49,10 +49,6 @@ class LayerSummary:
     def compute_layers(self) -> int:
         return sum(map(len, self.compute.values()))
 
-    def share(self, precision: str) -> float | None:
-        """The share of convolutions and matrix products in `precision`; None where there are none."""
-        return len(self.compute.get(precision, ())) / self.compute_layers if self.compute_layers else None
-
     @property
     def executed(self) -> str | None:
         """The precision that most convolutions and matrix products run in (most layers, where there are none)."""

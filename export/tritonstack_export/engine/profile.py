@@ -217,17 +217,6 @@ def _require_one_size(where: str, profile: Profile, known: Mapping[str, InputSha
                 )
 
 
-def max_batch(profiles: Sequence[Profile], inputs: Sequence[InputShape]) -> int | None:
-    """The largest batch that some profile takes, None for a fixed or absent batch dimension.
-
-    Triton takes axis 0 of the profile maximum as what max_batch_size may be, the smallest over the inputs.
-    """
-    dynamic = [tensor.name for tensor in inputs if tensor.shape and isinstance(tensor.shape[0], str)]
-    if not dynamic or not profiles:
-        return None
-    return max(min(profile[name].max[0] for name in dynamic) for profile in profiles)
-
-
 def overlap_notes(profiles: Sequence[Profile]) -> tuple[str, ...]:
     """What is odd about several profiles without being wrong: one within another, with the same best size."""
     notes = []

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,10 +186,3 @@ def _decibels(signal: float, noise: float) -> float:
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
-
-
-def json_number(value: float | None) -> Any:
-    """JSON knows no infinity: it becomes the text `inf` or `-inf`."""
-    if value is None or math.isfinite(value):
-        return value
-    return "inf" if value > 0 else "-inf"

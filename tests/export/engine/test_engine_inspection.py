@@ -68,7 +68,7 @@ def test_the_shape_of_tensorrt_10() -> None:
         "fp16": ("head/Conv",),
         "fp32": ("{ForeignNode[/fc/Gemm]}",),
     }
-    assert (summary.executed, summary.share("int8"), summary.detailed) == ("int8", 0.5, True)
+    assert (summary.executed, summary.detailed) == ("int8", True)
 
 
 def test_the_shape_of_tensorrt_11() -> None:
@@ -102,7 +102,7 @@ def test_many_layers_are_not_all_named() -> None:
 def test_documents_without_details(document: Any) -> None:
     """Engines built with layer names only, and whatever a later version may bring."""
     summary = summarise(document)
-    assert (summary.executed, summary.compute_layers, summary.share("int8")) == (None, 0, None)
+    assert (summary.executed, summary.compute_layers) == (None, 0)
 
 
 def test_without_an_inspector_the_network_is_judged() -> None:

@@ -11,7 +11,6 @@ from tritonstack.errors import UsageError
 from tritonstack_export.engine.profile import (
     Extent,
     InputShape,
-    max_batch,
     overlap_notes,
     profiles_for_graph,
     profiles_from_spec,
@@ -40,21 +39,18 @@ def test_one_profile_from_the_bounds_of_the_spec() -> None:
     (profile,) = profiles_from_spec(engine(), TOKENS, TEXT)
     bounds = Bounds((1, 1), (8, 64), (32, 128))
     assert profile == {"ids": bounds, "mask": bounds}
-    assert max_batch([profile], TOKENS) == 32
 
 
 def test_several_profiles_keep_the_dimensions_that_they_do_not_name() -> None:
     first, second = profiles_from_spec(engine({"batch": (1, 1, 1)}, {"batch": (2, 16, 32)}), TOKENS, TEXT)
     assert first["ids"] == Bounds((1, 1), (1, 64), (1, 128))
     assert second["mask"] == Bounds((2, 1), (16, 64), (32, 128))
-    assert max_batch([first, second], TOKENS) == 32
     assert overlap_notes([first, second]) == ()
 
 
 def test_a_model_of_fixed_shapes_has_no_profile() -> None:
     assert profiles_from_spec(engine(), [InputShape("x", (1, 3))], {}) == ()
     assert profiles_for_graph([InputShape("x", (1, 3))], max_batch_size=0) == ()
-    assert max_batch([], [InputShape("x", (1, 3))]) is None
     with pytest.raises(UsageError, match="every dimension is fixed"):
         profiles_from_spec(engine({"batch": (1, 1, 1)}), [InputShape("x", (1, 3))], {})
 

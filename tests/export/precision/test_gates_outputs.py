@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tritonstack.errors import GateError, InputError
-from tritonstack_export.precision.output_distance import json_number, output_distance, spread_of
+from tritonstack_export.precision.output_distance import output_distance, spread_of
 from tritonstack_export.precision.variant_gates import (
     DEFAULT_LIMITS,
     MADE_UP_DB,
@@ -131,10 +131,6 @@ def test_whole_numbers_and_booleans_count_what_is_equal() -> None:
 def test_empty_floats() -> None:
     empty = [np.zeros((0, 4), np.float32)]
     assert output_distance(empty, empty).problem is None
-
-
-def test_infinities_are_json() -> None:
-    assert [json_number(value) for value in (1.5, None, math.inf, -math.inf)] == [1.5, None, "inf", "-inf"]
 
 
 class Model:
