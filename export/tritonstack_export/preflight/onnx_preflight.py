@@ -74,16 +74,19 @@ def read_graph(onnx: Path) -> Graph:
         raise InputError(f"{onnx} cannot be read: {error.strerror}", next_step=fix) from error
     free = [tensor for tensor in signature.inputs if not tensor.optional]
     external = tuple(sorted({tensor.location for tensor in signature.external}))
-    try:
-        sha256: str | None = model_sha256(onnx, list(external))
-    except OSError:
-        sha256 = None
     return Graph(
         inputs=tuple(InputShape(tensor.name, _axes(tensor.name, tensor.shape)) for tensor in free),
         external=external,
         types={tensor.name: tensor.onnx_type for tensor in free},
-        sha256=sha256,
+        sha256=_digest(onnx, external),
     )
+
+
+def _digest(onnx: Path, external: Sequence[str]) -> str | None:
+    try:
+        return model_sha256(onnx, list(external))
+    except OSError:
+        return None
 
 
 def _axes(name: str, shape: tuple[int | str | None, ...] | None) -> tuple[int | str, ...]:
@@ -131,7 +134,8 @@ def preflight_onnx(
         if known is not None:
             return replace(known, onnx=str(onnx), notes=blank.notes)
     found = _judge(blank, onnx, graph, plain, site=site, install=install, timeout_s=timeout_s, progress=progress)
-    if cache is not None and key is not None:
+    # TensorRT read the file after its digest was taken: a result of other bytes is not kept under it.
+    if cache is not None and key is not None and _digest(onnx, graph.external) == graph.sha256:
         cache.write(key, found)
     return found
 

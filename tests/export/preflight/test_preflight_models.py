@@ -13,9 +13,11 @@ import pytest
 from graphs import REFUSED, conv_net, dense, graph, relu, save, two_inputs
 
 from tritonstack.errors import UsageError
+from tritonstack.terminal import Progress
 from tritonstack_export.engine.settings import Bounds, BuildSettings
 from tritonstack_export.preflight.onnx_preflight import PreflightResult, preflight_onnx
 from tritonstack_export.preflight.result import from_dict
+from tritonstack_export.preflight.result_cache import ResultCache
 
 
 def settings(*shape: int, precision: Any = None, name: str = "x", **others: Any) -> BuildSettings:
@@ -323,3 +325,17 @@ def test_a_build_stopped_early_claims_no_step_that_it_did_not_reach(tmp_path: Pa
     result = run(path, site, settings(3, 8, 8), timeout_s=0.001)
     assert result.problem is not None and result.problem.kind == "timeout"
     assert result.steps() == {"file": True, "parse": False, "profiles": None, "build": None}
+
+
+def test_a_result_of_a_file_replaced_meanwhile_is_not_kept(tmp_path: Path, site: Path) -> None:
+    path = save(conv_net(), tmp_path / "model.onnx")
+    cache = ResultCache(tmp_path / "results")
+
+    class Replacing(Progress):
+        def update(self, text: str) -> None:
+            save(relu(("batch", 3, 8, 8)), path)
+
+    run(path, site, settings(3, 8, 8), cache=cache, progress=Replacing(quiet=True))
+    again = run(save(conv_net(), path), site, settings(3, 8, 8), cache=cache)
+    assert not again.cached and again.layers == 3
+    assert run(path, site, settings(3, 8, 8), cache=cache).cached
