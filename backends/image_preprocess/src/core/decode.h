@@ -38,7 +38,6 @@ struct DecodedImage {
 
 // The region (in oriented coordinates) of the picture, upright. The whole stream is read, so a truncated picture fails
 // wherever the region lies. `scratch` is reused between calls. Raises ImageError.
-void decode(Bytes encoded, const ImageHeader& header, const Operation& operation, Rect region, DecodedImage& out,
-            std::vector<uint8_t>& scratch);
+void decode(Bytes encoded, const ImageHeader& header, Rect region, DecodedImage& out, std::vector<uint8_t>& scratch);
 
 }  // namespace tritonstack::image
