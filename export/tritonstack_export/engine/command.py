@@ -24,14 +24,13 @@ def main(argv: list[str]) -> int:
 
     progress = Progress()
     talk = _Talk(progress)
-    cache = EngineCache(arguments.cache or default_root())
     if arguments.revert:
         results = revert(arguments.directory, arguments.model)
     else:
         results = build_engines(
             arguments.directory,
             find_machine=find_machine,
-            cache=cache,
+            cache=EngineCache(arguments.cache or default_root()),
             models=arguments.model,
             options=BuildOptions(arguments.engine, arguments.timeout, not arguments.no_timing_cache),
             talk=talk,

@@ -13,6 +13,7 @@ import engine_models as models
 import pytest
 from engine_models import add_entry, listing
 
+from tritonstack.command import main
 from tritonstack_export.check import check_repository
 from tritonstack_export.engine.build_engines import BuildOptions, EntryResult, build_engines
 from tritonstack_export.engine.cache import EngineCache
@@ -188,3 +189,15 @@ def test_a_prepared_repository_that_is_mounted_read_only(
     )
     assert "cannot be written, so no engine can be put there" in str(result.reason)
     assert len(list(cache.root.glob("*/*/record.json"))) == 1
+
+
+def test_the_way_back_needs_no_cache(
+    repository: Path, cache: EngineCache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_entry(repository)
+    switch(repository, cache)
+    monkeypatch.setenv("TRITONSTACK_CACHE", "~no_such_user/cache")
+    assert main(["build-engines", str(repository), "--revert"]) == 0
+    assert capsys.readouterr().out == "net: ONNX Runtime: as asked\n"
+    assert main(["build-engines", str(repository)]) == 1
+    assert "there is no home folder to keep the cache in" in capsys.readouterr().err
