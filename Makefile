@@ -33,6 +33,10 @@ format: setup ## rewrite the Python files in the project's style
 test-data: setup ## what some tests need besides .venv: photographs, and a browser for the pages
 	@.ci/test_data.sh
 
+.PHONY: backend
+backend: ## compile the image preprocessing backend (CUDA=AUTO|ON|OFF, SANITIZE=address,undefined)
+	@CUDA=$(CUDA) SANITIZE=$(SANITIZE) .ci/backend.sh
+
 .PHONY: test-fast
 test-fast: setup ## only the tests that are not marked slow
 	@$(PY) -m pytest -m "not slow"

@@ -29,7 +29,8 @@ struct Failure {
 //
 // Encoded: `encoded` and `header` are set; encoded bytes are always in CPU or pinned memory. Raw: `encoded.data` is null
 // and `raw` views pixels in `raw_place`, which may be a GPU.
-// `output` takes sample_bytes(operation, geometry.output) bytes in `output_place`; alignment is that of one element.
+// `output` takes sample_bytes(operation, geometry.output) bytes in `output_place`; it may be aligned to nothing, as clients
+// choose offsets in shared memory.
 struct ImageJob {
   Bytes encoded;
   ImageHeader header;
