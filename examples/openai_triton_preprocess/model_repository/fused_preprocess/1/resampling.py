@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is done to every picture. `resize` is ``exact`` (to `height` × `width`) or ``shorter`` (side to `height`)."""
+    """What is done to a picture. `resize`: ``exact`` (to `height` × `width`) or ``shorter`` (that side to `height`)."""
 
     resize: str
     height: int
