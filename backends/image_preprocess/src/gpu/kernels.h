@@ -1,0 +1,105 @@
+// What the kernels are told. One launch serves a batch of any mix of sizes: blocks find their work in a list of tiles.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/geometry.h"
+#include "core/operation.h"
+
+namespace tritonstack::image {
+
+// One axis of a resampling with weights in memory, for the exact kernel: output i of `count` takes source pixels
+// first[i] … first[i] + taps[i] - 1 with weights[i * stride + k], 22-bit fixed point.
+struct DeviceTaps {
+  const int* first;
+  const int* taps;
+  const int* weights;
+  int stride;
+};
+
+// One picture of a batch. Pixels are 8-bit RGB, interleaved.
+struct FusedImage {
+  const uint8_t* source;  // pixel (0, 0) of the part that is resampled (geometry.source_crop)
+  const uint8_t* begin;   // the readable bytes around it: begin ≤ … < end
+  const uint8_t* end;
+  int64_t pitch;  // bytes between rows
+  void* output;   // aligned to one element
+  int in_height, in_width;            // of the part that is resampled
+  int resized_height, resized_width;  // what it is resampled to
+  int top, left;                      // of the resampled picture in the output; negative where the crop cuts it off
+  int out_height, out_width;
+  int covered_top, covered_left, covered_bottom, covered_right;  // output pixels it covers; the rest is padding
+  int tile_columns;                                              // output columns of a tile
+  DeviceTaps rows, columns;  // exact kernel only; output i is covered_top + i or covered_left + i
+};
+
+// The work of one block: output rows and columns from the given ones on.
+struct Tile {
+  int image;
+  int row;
+  int column;
+};
+
+// What all pictures of a model share.
+struct FusedOperation {
+  Interpolation interpolation;
+  bool antialias;
+  bool round_u8;
+  bool bgr;
+  bool nhwc;
+  ElementType element;
+  int pad_value;
+  float scale[3];  // value = pixel · scale + shift, per channel of the output
+  float shift[3];
+  const uint32_t* table;  // exact kernel: [channel of the output][pixel] as bits of the element
+};
+
+FusedOperation fused_operation(const Operation& operation);
+
+// True where pixels must come out as Pillow's: then the exact kernel runs, else the one in float.
+bool is_exact(const Operation& operation);
+
+// A batch laid out for a launch. `image` is filled by the caller except for tile_columns.
+class TilePlan {
+ public:
+  TilePlan(const FusedOperation& operation, bool exact) : operation_(operation), exact_(exact) {}
+
+  void clear();
+  void add(FusedImage& image);
+
+  const std::vector<Tile>& tiles() const { return tiles_; }
+  // Words of four bytes of a source row that each thread of the float kernel owns.
+  int words_per_thread() const { return words_per_thread_; }
+  // Chooses words_per_thread for the pictures to come.
+  void prepare(const FusedImage* images, size_t count);
+
+ private:
+  FusedOperation operation_;
+  bool exact_;
+  int words_per_thread_ = 1;
+  int images_ = 0;
+  std::vector<Tile> tiles_;
+};
+
+// Both arrays lie in device memory. Raises CudaError where the launch fails.
+void launch_fused(const FusedOperation& operation, const FusedImage* images, const Tile* tiles, size_t tile_count,
+                  int words_per_thread, cudaStream_t stream);
+void launch_exact(const FusedOperation& operation, const FusedImage* images, const Tile* tiles, size_t tile_count,
+                  cudaStream_t stream);
+
+// Turns a stored picture upright: EXIF orientation 2 … 8. `size` is that of the source.
+void launch_orient(int orientation, const uint8_t* source, Size size, size_t pitch, uint8_t* destination,
+                   size_t destination_pitch, cudaStream_t stream);
+
+// Output rows of a tile.
+constexpr int kFusedRows = 4;
+constexpr int kExactRows = 8;
+constexpr int kExactColumns = 64;
+constexpr int kThreads = 256;
+constexpr int kMaxWordsPerThread = 3;
+
+}  // namespace tritonstack::image
