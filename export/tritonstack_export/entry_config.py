@@ -215,7 +215,9 @@ def image_preprocessing(fields: dict[str, Any], tensors: EntryTensors, *, batche
         preprocessing = replace(preprocessing, dtype="FP16")
     size = preprocessing.output_size or (None, None)
     sample = (3, *size) if preprocessing.layout == "NCHW" else (*size, 3)
-    wanted = tensor.shape[1:] if batched else tensor.shape
+    # A model without batching may have a leading dimension of its own; clients send one sample then.
+    leading = batched or (len(tensor.shape) == 4 and tensor.shape[0] == 1)
+    wanted = tensor.shape[1:] if leading else tensor.shape
     fits = len(wanted) == len(sample) and all(
         not isinstance(a, int) or b is None or a == b for a, b in zip(wanted, sample, strict=True)
     )

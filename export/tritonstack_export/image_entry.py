@@ -115,6 +115,12 @@ def build_image_entries(spec: ModelSpec, signature: Signature, variants: Sequenc
         image = image_preprocessing(spec.preprocess.image, variant.tensors, batched=signature.batched)
         model = build_config(spec, signature, variant.tensors, has_labels=spec.labels is not None, name=variant.name)
         taken = next(t for t in model.input if image.input in (None, t.name))
+        if len(taken.dims) != 3:
+            raise UsageError(
+                f"preprocess.serve: the input {taken.name!r} has a leading dimension that is no batch",
+                given=f"dims {list(taken.dims)}",
+                expected="a model that batches (`batch`), or one whose input is just the picture",
+            )
         name = _preprocess_name(spec, variant.precision)
         config = _preprocess_config(spec, name, image, model, taken)
         earlier = preprocessings.setdefault(name, ImageEntry(config, labels=False))

@@ -69,7 +69,9 @@ def require_equal(op: ModuleType, spec: ImagePreprocessing, pixels: np.ndarray[A
     assert found.dtype == wanted.dtype and found.shape == wanted.shape
     # Compared as bytes: -0.0 and 0.0 would pass for equal.
     different = int((found.view(np.uint8) != wanted.view(np.uint8)).sum())
-    assert different == 0, f"{different} bytes of {found.nbytes} differ, by up to {np.abs(found.astype(float) - wanted).max()}"
+    assert different == 0, (
+        f"{different} bytes of {found.nbytes} differ, by up to {np.abs(found.astype(float) - wanted).max()}"
+    )
 
 
 RESIZES: list[dict[str, Any]] = [

@@ -60,7 +60,10 @@ def _image_problem(value: str, config: ModelConfig) -> tuple[str, str]:
         )
     height, width = image.output_size or (-1, -1)
     made = [3, height, width] if image.layout == "NCHW" else [height, width, 3]
-    dims = list(tensor.dims)[0 if config.max_batch_size > 0 else 1 :]
+    dims = list(tensor.dims)
+    if config.max_batch_size == 0 and len(dims) == 4 and dims[0] in (1, -1):
+        # A model without batching may have a leading dimension of its own; clients send one sample then.
+        del dims[0]
     if len(dims) != 3 or any(-1 not in (has, takes) and has != takes for has, takes in zip(made, dims, strict=True)):
         return (
             f"pictures become {made} ({image.layout}), input {printable(wanted)!r} takes {dims}",
