@@ -10,7 +10,7 @@ mkdir -p "$out"
 library="$out/libtritonstack_image_op.so"
 draft="$(mktemp "$out/.libtritonstack_image_op.XXXXXX")"
 trap 'rm -f "$draft"' EXIT
-"${CXX:-g++}" -std=c++17 -O3 -fPIC -shared -fvisibility=hidden -ffp-contract=off \
+"${CXX:-g++}" -std=c++17 -O3 -fPIC -shared -fvisibility=hidden -ffp-contract=off -DTRITONSTACK_MULTIVERSION \
     -Wall -Wextra -Wconversion -Werror \
     -I"$here/../src" -I"$here" "$here/c_api.cc" "$here"/../src/core/*.cc \
     -ljpeg -lpng -lwebpdemux -lwebp -lz -pthread -Wl,-z,defs -o "$draft"

@@ -157,9 +157,9 @@ def _check_tensors(given: Mapping[str, str], config: ModelConfig, findings: Find
     if inputs and (len(inputs) > 1 or inputs[0] not in (("TYPE_STRING", [1]), ("TYPE_UINT8", [-1, -1, 3]))):
         findings.error(
             "image-input",
-            f"the inputs are {', '.join(f'{kind} {dims}' for kind, dims in inputs)}; expected one, of pictures",
-            fix="declare TYPE_STRING with dims: [ 1 ] for encoded pictures, or TYPE_UINT8 with dims: [ -1, -1, 3 ] for "
-            "pixels",
+            f"the inputs are {', '.join(f'{kind} {dims}' for kind, dims in inputs)}; expected one, of pictures: "
+            "TYPE_STRING with dims [1] for encoded ones, or TYPE_UINT8 with dims [-1, -1, 3] for pixels",
+            fix="declare one of the two",
             at=("input", 0),
         )
     if not config.output:
@@ -188,8 +188,9 @@ def _check_tensors(given: Mapping[str, str], config: ModelConfig, findings: Find
         if len(config.output) > 2 or second != ("TYPE_FP32", _GEOMETRY):
             findings.error(
                 "image-output",
-                f"the second output is the geometry; given {second[0]} {second[1]}; expected TYPE_FP32 {_GEOMETRY}",
-                fix="declare it TYPE_FP32 with dims: [ 8 ], and no further output",
+                f"the second output is the geometry; given {second[0]} {second[1]}; expected TYPE_FP32 {_GEOMETRY}, "
+                "and no further output",
+                fix="declare it TYPE_FP32 with dims: [ 8 ]",
                 at=("output", 1),
             )
     _check_values(given, kind, findings)
