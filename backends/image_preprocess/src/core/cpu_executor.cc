@@ -1,5 +1,6 @@
 // A batch on the CPU: each picture is decoded and resampled by one thread of the pool.
-#include <algorithm>
+#include <cstring>
+#include <stdexcept>
 #include <vector>
 
 #include "core/executor.h"
@@ -62,12 +63,7 @@ class CpuExecutor : public Executor {
     try {
       const Rect region = needed_source(operation_, job.geometry);
       const PixelView source = fetch(job, region, bench);
-      const bool on_gpu = job.output_place.memory == Memory::gpu;
-      const size_t bytes = sample_bytes(operation_, job.geometry.output);
-      if (on_gpu) require_gpu();
-      if (on_gpu && bench.sample.size() < bytes) bench.sample.resize(bytes);
-      bench.resampler.run(job.geometry, source, region, on_gpu ? bench.sample.data() : job.output);
-      if (on_gpu) copy_from_host(job.output, bench.sample.data(), bytes, job.output_place.device);
+      write(job, source, region, bench);
       bench.trim();
     } catch (const ImageError& error) {
       job.failure = Failure{error.kind(), error.what()};
@@ -75,6 +71,24 @@ class CpuExecutor : public Executor {
       job.failure = Failure{FailureKind::internal, "out of memory"};
     } catch (const std::exception& error) {
       job.failure = Failure{FailureKind::internal, error.what()};
+    }
+  }
+
+  void write(const ImageJob& job, PixelView source, Rect region, Bench& bench) const {
+    const bool on_gpu = job.output_place.memory == Memory::gpu;
+    const bool aligned = reinterpret_cast<uintptr_t>(job.output) % byte_size(operation_.element) == 0;
+    if (!on_gpu && aligned) {
+      bench.resampler.run(job.geometry, source, region, job.output);
+      return;
+    }
+    const size_t bytes = sample_bytes(operation_, job.geometry.output);
+    if (bench.sample.size() < bytes) bench.sample.resize(bytes);
+    bench.resampler.run(job.geometry, source, region, bench.sample.data());
+    if (on_gpu) {
+      require_gpu();
+      copy_from_host(job.output, bench.sample.data(), bytes, job.output_place.device);
+    } else {
+      std::memcpy(job.output, bench.sample.data(), bytes);
     }
   }
 

@@ -107,6 +107,10 @@ Taps<int32_t> to_fixed_point(const Taps<double>& taps) {
   });
 }
 
+bool vertical_first(Size in, Size out) {
+  return out.height < in.height && in.height - out.height > 2 * (in.width - out.width);
+}
+
 std::vector<int> nearest_sources(int in, int out, int begin, int count) {
   const double scale = static_cast<double>(in) / out;
   double position = 0.0 + scale * 0.5;

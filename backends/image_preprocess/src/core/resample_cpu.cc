@@ -73,7 +73,10 @@ void Resampler::run(const Geometry& geometry, PixelView source, Rect region, voi
   const int end_row = rows_.exact.first.back() + rows_.exact.taps.back();
   // The readable end of the source: rows below belong to someone else.
   last_readable_ = region.top + region.height - cut.top - 1;
-  if (operation_.round_u8 && operation_.antialias) {
+  const bool exact = operation_.round_u8 && operation_.antialias;
+  if (exact && vertical_first(view.size, geometry.resized)) {
+    resample_exactly_rows_first(geometry, view, output);
+  } else if (exact) {
     resample_exactly(geometry, view, first_row, end_row - first_row, output);
   } else {
     resample_in_float(geometry, view, first_row, end_row - first_row, output);
@@ -155,6 +158,34 @@ void Resampler::resample_exactly(const Geometry& geometry, PixelView cut, int fi
     vertical_fixed(rows_.fixed.of(y), rows_.fixed.taps[index], narrowed + start, stride, values,
                    small_.data() + index * values);
   }
+  normaliser_.write(geometry, small_.data(), values, output);
+}
+
+void Resampler::resample_exactly_rows_first(const Geometry& geometry, PixelView cut, void* output) {
+  const Rect covered = geometry.covered();
+  const bool keep_columns = cut.size.width == geometry.resized.width;
+  const int first_column = keep_columns ? covered.left - geometry.left : columns_.exact.first.front();
+  const int end_column =
+      keep_columns ? first_column + covered.width : columns_.exact.first.back() + columns_.exact.taps.back();
+  const size_t across = static_cast<size_t>(end_column - first_column) * kChannels;
+  grow(narrow_, static_cast<size_t>(covered.height) * across + kReadAhead);
+  for (int y = 0; y < covered.height; ++y) {
+    const auto index = static_cast<size_t>(y);
+    vertical_fixed(rows_.fixed.of(y), rows_.fixed.taps[index], cut.at(rows_.fixed.first[index], first_column),
+                   cut.row_bytes, across, narrow_.data() + index * across);
+  }
+  if (keep_columns) {
+    normaliser_.write(geometry, narrow_.data(), across, output);
+    return;
+  }
+  const size_t values = static_cast<size_t>(covered.width) * kChannels;
+  grow(small_, static_cast<size_t>(covered.height) * values);
+  // The rows now start at first_column; the buffer has room behind its last one.
+  const PixelView rows{narrow_.data() - static_cast<size_t>(first_column) * kChannels, {covered.height, end_column}, across};
+  last_readable_ = covered.height;
+  narrow(rows, 0, covered.height, small_.data(), values, [&](const uint8_t* const* sources, uint8_t* const* outputs) {
+    horizontal_fixed(view_of(columns_.fixed), columns_.fixed_pairs.data(), sources, outputs);
+  });
   normaliser_.write(geometry, small_.data(), values, output);
 }
 

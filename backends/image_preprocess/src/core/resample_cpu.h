@@ -1,4 +1,4 @@
-// Two-pass resampling on the CPU: horizontal first as Pillow, only the rows and columns under the crop.
+// Two-pass resampling on the CPU, in Pillow's order, over nothing but the rows and columns under the crop.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,7 @@ class Resampler {
 
   void prepare(Axis& axis, int in, int out, int begin, int count);
   void resample_exactly(const Geometry& geometry, PixelView cut, int first_row, int rows, void* output);
+  void resample_exactly_rows_first(const Geometry& geometry, PixelView cut, void* output);
   void resample_in_float(const Geometry& geometry, PixelView cut, int first_row, int rows, void* output);
   void pick_nearest(const Geometry& geometry, PixelView cut, void* output);
   const uint8_t* readable_row(PixelView cut, int row);
