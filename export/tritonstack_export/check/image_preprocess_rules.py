@@ -109,7 +109,8 @@ def check_image_preprocess(entry: ModelEntry, config: ModelConfig) -> None:
             )
         elif not setting.accepts(value):
             sound = False
-            _bad(findings, name, value, setting.expected)
+            three = name in ("mean", "std") and value.count(",") != 2
+            _bad(findings, name, value, "three numbers separated by commas" if three else setting.expected)
     if sound:
         _check_together(given, findings)
         _check_tensors(given, config, findings)
@@ -203,9 +204,9 @@ def _check_values(given: Mapping[str, str], kind: str, findings: FindingList) ->
         for name, default in (("mean", "0,0,0"), ("std", "1,1,1"))
     )
     if scale == 0:
-        _bad(findings, "scale", given["scale"], "a number that is not 0")
+        _bad(findings, "scale", "0", "a number that is not 0")
     if 0 in std:
-        _bad(findings, "std", given["std"], "numbers that are not 0")
+        _bad(findings, "std", "0", "numbers that are not 0")
     if scale == 0 or 0 in std:
         return
     if kind == "TYPE_UINT8":
@@ -218,12 +219,12 @@ def _check_values(given: Mapping[str, str], kind: str, findings: FindingList) ->
                 at=_place(findings, next(name for name in ("scale", "mean", "std") if name in given)),
             )
         return
-    largest = max(abs((p * scale - m) / s) for p in (0, 255) for m, s in zip(mean, std, strict=True))
-    if kind == "TYPE_FP16" and largest >= _LARGEST_FP16:
+    largest = max(((p * scale - m) / s for p in (0, 255) for m, s in zip(mean, std, strict=True)), key=abs)
+    if kind == "TYPE_FP16" and abs(largest) >= _LARGEST_FP16:
         findings.error(
             "parameter",
-            f"scale, mean and std overflow the output's type; given values up to {largest:.6g}; "
-            "expected below 65504 for TYPE_FP16",
+            f"scale, mean and std overflow the output's type; given values up to {largest:.6f}; "
+            "expected below 65504 for TYPE_FP16, else finite",
             fix="mend them, or declare the output TYPE_FP32",
             at=_place(findings, next(name for name in ("scale", "mean", "std") if name in given)),
         )
