@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMAND = Path(sys.executable).parent / "tritonstack"
 REPOSITORY = "model_repository"
 MODELS = ("efficientnet_lite0", "sentence_embedding")
+# The ensemble that takes encoded pictures, and the library of the backend it needs.
+IMAGES = f"{MODELS[0]}_images"
+BACKEND = Path("build/backends/image_preprocess/libtriton_image_preprocess.so")
 REPORT = ".demo/load.json"
 
 # Photographs that ship inside Python packages: (package, folder, file names).
@@ -43,7 +46,8 @@ def main() -> int:
         title("Check the repository, harder than Triton does")
         run("check", REPOSITORY)
         with serve() as server:
-            classify(server)
+            answers = classify(server)
+            classify_encoded(server, answers)
             title("A second model, not an image in sight: sentence embeddings")
             run_line([sys.executable, "examples/sentence_embedding/client.py", "--url", server["grpc"]])
             title("Load: 1 and 8 requests in flight, 10 s each")
@@ -69,18 +73,13 @@ def main() -> int:
     return 0
 
 
-def classify(server: dict[str, Any]) -> None:
-    """Top-5 of every photo over gRPC and over HTTP; fails when the two differ."""
+def classify(server: dict[str, Any]) -> list[dict[str, Any]]:
+    """Top-5 of every photo over gRPC and over HTTP, returned; fails when the two differ."""
     photos = find_photos()
     title(f"Classify {len(photos)} photographs over gRPC and over HTTP")
     answers = {}
     for protocol in ("grpc", "http"):
-        arguments = ["infer", MODELS[0], "--url", server[protocol], "--top", "5", "--json"]
-        show(["tritonstack", *arguments, "--image", f"… {len(photos)} files"])
-        output = subprocess.run(
-            [COMMAND, *arguments, "--image", *photos], check=True, stdout=subprocess.PIPE, text=True
-        ).stdout
-        answers[protocol] = json.loads(output)
+        answers[protocol] = infer(MODELS[0], server[protocol], photos)
     images = {protocol: answer["images"] for protocol, answer in answers.items()}
     if images["grpc"] != images["http"]:
         raise SystemExit("demo: the answers over gRPC and HTTP differ")
@@ -94,6 +93,32 @@ def classify(server: dict[str, Any]) -> None:
             hits += int(path.stem.rsplit("_", 1)[1]) == image["classes"][0]["index"]
     print(f"\n  identical over gRPC and HTTP; {hits} of the {labelled} photos with a known label have it first")
     print(f"  answered by {MODELS[0]} version {answers['grpc']['model_version']}")
+    return images["grpc"]
+
+
+def classify_encoded(server: dict[str, Any], answers: list[dict[str, Any]]) -> None:
+    """The same photos as the files they are, preprocessed by the server; fails when an answer differs."""
+    photos = find_photos()
+    title(f"Send the {len(photos)} files as they are: the server decodes, resizes and normalises them")
+    if not BACKEND.is_file():
+        print(f"  left out: {IMAGES} needs the backend image_preprocess; `make backend` builds it in a minute or two")
+        return
+    start = time.monotonic()
+    images = infer(IMAGES, server["grpc"], photos)["images"]
+    if images != answers:
+        raise SystemExit("demo: the answers differ from those to the client's own preprocessing")
+    print(f"  {len(images)} photos in {time.monotonic() - start:.1f} s, answers equal to the last digit")
+
+
+def infer(model: str, url: str, photos: list[Path]) -> dict[str, Any]:
+    """Show and run `tritonstack infer` on the photos."""
+    arguments = ["infer", model, "--url", url, "--top", "5", "--json"]
+    show(["tritonstack", *arguments, "--image", f"… {len(photos)} files"])
+    output = subprocess.run(
+        [COMMAND, *arguments, "--image", *photos], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    answer: dict[str, Any] = json.loads(output)
+    return answer
 
 
 def find_photos() -> list[Path]:
@@ -114,7 +139,7 @@ def serve():
     """`tritonstack serve` on free ports for as long as the block lasts; yields its endpoints."""
     title("Serve it with the real tritonserver")
     arguments = ["serve", REPOSITORY, "--port-base", "0", "--json"]
-    for model in MODELS:
+    for model in (*MODELS, *([IMAGES] if BACKEND.is_file() else [])):
         arguments += ["--model", model]
     show(["tritonstack", *arguments])
     process = subprocess.Popen([COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
@@ -128,13 +153,17 @@ def serve():
             raise subprocess.CalledProcessError(process.wait(), [COMMAND, *arguments])
         endpoints = json.loads(text)
         for model in endpoints["models"]:
-            print(f"  {model['name']} version {model['version']} is ready on {', '.join(model['providers'])}")
+            print(f"  {model['name']} version {model['version']} is ready{on_text(model['providers'])}")
         print(f"  gRPC {endpoints['grpc']}   HTTP {endpoints['http']}   metrics {endpoints['metrics']}")
         yield endpoints
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         process.wait(60)
+
+
+def on_text(providers: list[str]) -> str:
+    return f" on {', '.join(providers)}" if providers else ""
 
 
 def title(text: str) -> None:
