@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MORE_LAYERS = (0, 3, 6, 9, 12)
 """First convolutions kept out of INT8, tried in this order until the gates of `tritonstack export` pass."""
 MAX_DROP, LEAST_SNR_DB = 1.0, 15.0
+GATED = {1: 64, 2: 32, 8: 32, 32: 32}
+"""Batch size -> pictures that a variant is compared with FP32 on, as the gates of `tritonstack export` do."""
 BUILD = """
 import ctypes, glob, sys
 site, onnx = sys.argv[1:3]
@@ -79,6 +81,23 @@ def session(path: Path, *, qdq_as_is: bool = False) -> Any:
     if qdq_as_is:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def compare(first: Any, second: Any, images: np.ndarray) -> None:
+    """Polygraphy's comparison of a variant with FP32 at each batch size; raises where a picture is far off."""
+    from polygraphy.backend.onnxrt import OnnxrtRunner
+    from polygraphy.comparator import Comparator, CompareFunc
+    from polygraphy.logger import G_LOGGER
+
+    G_LOGGER.severity = G_LOGGER.ERROR
+
+    for batch, count in GATED.items():
+        feeds = [{"image": images[start : start + batch]} for start in range(0, count, batch)]
+        runs = Comparator.run([OnnxrtRunner(first), OnnxrtRunner(second)], data_loader=feeds)
+        verdict = Comparator.compare_accuracy(
+            runs, compare_func=CompareFunc.simple(check_error_stat="mean", atol=0.5, rtol=0)
+        )
+        assert bool(verdict)
 
 
 def logits(run: Any, images: np.ndarray) -> np.ndarray:
@@ -146,6 +165,8 @@ def main() -> None:
         )  # fmt: skip
         onnx.save(half, fp16)
         onnx.checker.check_model(str(fp16), full_check=True)
+    with clock("fp16 gates"):
+        compare(run, session(fp16), images)
     with clock("fp16 accuracy"):
         half_accuracy = accuracy(logits(session(fp16), images))
     convolutions = [node.name for node in onnx.load(fp32).graph.node if node.op_type == "Conv"]
@@ -163,6 +184,8 @@ def main() -> None:
             tried.append((count, accuracy(found), round(snr_db(found), 1)))
         if reference - tried[-1][1] <= MAX_DROP and tried[-1][2] >= LEAST_SNR_DB:
             break
+    with clock("int8 gates"):
+        compare(run, session(int8, qdq_as_is=True), images)
     with clock("TensorRT for RTX builds"):
         for path in (fp32, fp16, int8):
             subprocess.run(

@@ -20,6 +20,9 @@ LEVELS = 127
 _BINS = 4096
 _SEARCH_BINS = 2048
 _SEARCH_STRIDE = 8
+_COUNTED = 1 << 18
+"""Values of one array that are counted into bins; a larger one is thinned out evenly. With 171 pictures the percentile
+99.99 of EfficientNet-Lite0's largest map rests on 5.6 million values, 560 of them above it. The peak is of all."""
 
 
 @dataclass
@@ -27,7 +30,7 @@ class MagnitudeHistogram:
     """Counts of |x| in 4096 equal bins from 0, gathered in one pass.
 
     The range doubles when a larger value comes, pairs of bins being added up, so nothing has to be known beforehand
-    and at least half of the bins stay in use. `low`, `high`: smallest and largest x. `count`: finite values seen.
+    and at least half of the bins stay in use. `low`, `high`: smallest and largest x. `count`: finite values counted.
     """
 
     low: float = np.inf
@@ -48,8 +51,11 @@ class MagnitudeHistogram:
             self.observe(flat[np.isfinite(flat)])
             return
         self.low, self.high = min(self.low, low), max(self.high, high)
-        self.count += flat.size
         peak = max(-low, high)
+        if flat.size > _COUNTED:
+            # An odd stride meets all columns of a map in turn.
+            flat = flat[:: (flat.size // _COUNTED) | 1]
+        self.count += flat.size
         if peak == 0:
             self.zeros += flat.size
             return

@@ -90,3 +90,16 @@ def test_all_methods_come_from_one_observation(tmp_path) -> None:  # type: ignor
     largest, cut = seen.scales(layers, MAX), seen.scales(layers, Int8Settings(percentile=99))
     assert all(cut[name] <= largest[name] for name in largest)
     assert cut["project"] < largest["project"]
+
+
+def test_large_arrays_are_thinned_out_but_the_peak_is_of_all() -> None:
+    """Three million values: the percentile is that of all within two bins, and one spike anywhere is the peak."""
+    random = np.random.default_rng(11)
+    values = random.standard_normal(3_000_000).astype(np.float32)
+    values[1_234_567] = 37.5
+    histogram = MagnitudeHistogram()
+    histogram.observe(values)
+    assert histogram.peak == 37.5
+    assert histogram.count < values.size
+    found = histogram.threshold(Int8Settings(method="percentile", percentile=99.0))
+    assert found == pytest.approx(float(np.percentile(np.abs(values), 99.0)), abs=3 * histogram.width)
