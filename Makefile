@@ -5,11 +5,11 @@ PY := .venv/bin/python
 
 ##@ Start here
 .PHONY: demo
-demo: setup ## export, serve, classify and load-test EfficientNet-Lite0 with the real parts
+demo: setup backend ## export, serve, classify and load-test EfficientNet-Lite0 with the real parts
 	@$(PY) examples/demo.py
 
 .PHONY: test
-test: setup lint test-data ## lint, types and all tests that need no GPU
+test: setup lint test-data backend ## lint, types and all tests that need no GPU
 	@$(PY) -m pytest
 
 ##@ Development
