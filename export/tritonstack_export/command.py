@@ -135,8 +135,13 @@ def _require_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> N
 
 def _export(arguments: argparse.Namespace, argv: Sequence[str]) -> ExportResult:
     """Flags first (no heavy import before they are right), then the spec, then the work."""
+    import os
+
     from tritonstack_export import spec_flags
 
+    # PyTorch's OpenMP threads spin while they wait, for as long as anything else runs on the machine: on two busy cores
+    # the same runs then take up to nine times as long. Read when the library is loaded, so it has to be said before.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _require_flags(arguments)
     names = {
         flag: spec_flags.parse_names(f"--{flag.replace('_', '-')}", value) if value is not None else None
