@@ -38,7 +38,7 @@ fi
 run() {
   if ! "$@" >"$log" 2>&1; then
     say "backend: failed: $*"
-    grep -E -m 20 -A 3 'error|Error|not found' "$log" >&2 || tail -n 20 "$log" >&2
+    grep -E -m 5 -A 2 'error:|Error|not found' "$log" >&2 || tail -n 20 "$log" >&2
     say "next: see $log"
     exit 1
   fi

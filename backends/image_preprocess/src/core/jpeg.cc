@@ -150,7 +150,9 @@ class Decompressor {
       }
       rgb += row_bytes;
     }
-    if (info_.output_scanline < info_.output_height) skip(info_.output_height - info_.output_scanline);
+    // Skipping to the very end would make libjpeg stop reading, and a cut off file would pass for a whole one.
+    if (info_.output_scanline + 1 < info_.output_height) skip(info_.output_height - 1 - info_.output_scanline);
+    if (info_.output_scanline < info_.output_height) read_line(line);
   }
 
   void read_line(JSAMPARRAY line) {

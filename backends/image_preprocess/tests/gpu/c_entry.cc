@@ -73,8 +73,10 @@ TRITONSTACK_EXPORT void* tritonstack_image_create(const char* settings, const ch
     Settings values = read_settings(settings);
     DecodePolicy policy;
     policy.hardware = taken(values, "hardware", policy.hardware ? 1 : 0) != 0;
-    policy.hardware_batch = taken(values, "hardware_batch", policy.hardware_batch);
-    policy.threads_help = taken(values, "threads_help", policy.threads_help ? 1 : 0) != 0;
+    policy.preallocate = taken(values, "preallocate", policy.preallocate ? 1 : 0) != 0;
+    policy.thread_share = taken(values, "thread_share", policy.thread_share);
+    policy.least_shared = taken(values, "least_shared", policy.least_shared);
+    policy.lanes = taken(values, "lanes", policy.lanes);
     policy.gpu_huffman_pixels = taken(values, "gpu_huffman_pixels", policy.gpu_huffman_pixels);
     GpuOptions options;
     options.device = device;
