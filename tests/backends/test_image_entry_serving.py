@@ -14,7 +14,7 @@ from serve_process import Serve
 from tritonstack.command import main
 from tritonstack.errors import UsageError
 from tritonstack_deploy.embedded import EmbeddedServer, built_backends
-from tritonstack_deploy.embedded.built_backends import missing_backends
+from tritonstack_deploy.embedded.built_backends import backend_arguments, missing_backends
 
 SWITCH = "TRITONSTACK_REQUIRE_BACKEND"
 needs_backend = pytest.mark.skipif(
@@ -146,6 +146,17 @@ def test_another_name_than_triton_looks_for_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.so").touch()
     with pytest.raises(UsageError, match=r"libtriton_image_preprocess\.so"):
         built_backends.built_backends({"image_preprocess": tmp_path / "mine.so"})
+
+
+def test_nvjpeg_of_a_package_is_passed_on(tmp_path: Path) -> None:
+    library = tmp_path / "site" / "nvidia" / "cu13" / "lib" / "libnvjpeg.so.13"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    places = [str(tmp_path / "other"), str(tmp_path / "site")]
+    flag = f"--backend-config=image_preprocess,nvjpeg_path={library}"
+    assert backend_arguments(["image_preprocess"], places) == [flag]
+    assert backend_arguments(["image_preprocess"], places[:1]) == []
+    assert backend_arguments([], places) == []
 
 
 @needs_backend

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,19 @@ def built_backends(named: Mapping[str, Path] | None = None) -> dict[str, Path]:
             )
         found[backend] = library
     return found
+
+
+def backend_arguments(backends: Iterable[str], places: Iterable[str] | None = None) -> list[str]:
+    """Flags of tritonserver for the compiled `backends`: where nvJPEG lies, when a package brought it.
+
+    `places`: folders of the interpreter's packages (default: its own path). The loader's path does for a system's own.
+    """
+    if "image_preprocess" not in backends:
+        return []
+    for place in sys.path if places is None else places:
+        for library in sorted((Path(place) / "nvidia").glob("*/lib/libnvjpeg.so.1[0-9]")):
+            return [f"--backend-config=image_preprocess,nvjpeg_path={library}"]
+    return []
 
 
 def missing_backends(models: Mapping[str, Path], available: Iterable[str]) -> list[MissingBackend]:

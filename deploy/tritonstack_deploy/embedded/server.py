@@ -23,7 +23,12 @@ from typing import Self
 
 from tritonstack.errors import InternalError, RepositoryError, ServerUnavailable, SetupError
 from tritonstack_deploy.embedded.api import ModelState, ServerApi, model_states
-from tritonstack_deploy.embedded.built_backends import MissingBackend, built_backends, missing_backends
+from tritonstack_deploy.embedded.built_backends import (
+    MissingBackend,
+    backend_arguments,
+    built_backends,
+    missing_backends,
+)
 from tritonstack_deploy.embedded.installation import Installation, find_installation
 from tritonstack_deploy.embedded.leftovers import new_prefix, remove_orphans, remove_regions, run_folder
 from tritonstack_deploy.embedded.log_lines import LogLine, ProvidersInUse, parse_line, parse_providers, short_reason
@@ -224,7 +229,7 @@ class EmbeddedServer:
             ]
         if self._cache_bytes:
             arguments.append(f"--cache-config=local,size={self._cache_bytes}")
-        arguments += self._extra
+        arguments += [*backend_arguments(self._backends), *self._extra]
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *arguments],
             stdin=subprocess.DEVNULL,
