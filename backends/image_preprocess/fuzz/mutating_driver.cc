@@ -2,6 +2,7 @@
 //
 // Every run is made from its number alone, so a failing one is found again with `decode_fuzzer FOLDER 1 NUMBER`.
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -13,10 +14,22 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+// Of the sanitizers' runtime, where one is linked.
+extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace {
 
 using Input = std::vector<uint8_t>;
+
+volatile uint64_t current_run = 0;
+
+void tell_run() { std::fprintf(stderr, "\nended in run %llu\n", static_cast<unsigned long long>(current_run)); }
+
+void tell_run_and_end(int signal) {
+  tell_run();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
 
 constexpr uint8_t kInteresting[] = {0x00, 0x01, 0x7F, 0x80, 0xC0, 0xC2, 0xC4, 0xD9, 0xDA, 0xDD, 0xE1, 0xFE, 0xFF};
 
@@ -134,15 +147,16 @@ int main(int argc, char** argv) {
   }
   const uint64_t runs = std::strtoull(argv[2], nullptr, 10);
   const uint64_t first = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 0;
+  if (__sanitizer_set_death_callback != nullptr) {
+    __sanitizer_set_death_callback(tell_run);
+  } else {
+    for (const int signal : {SIGABRT, SIGSEGV, SIGFPE, SIGBUS}) std::signal(signal, tell_run_and_end);
+  }
   for (uint64_t run = first; run < first + runs; ++run) {
     const Input input = Mutator(seeds, run).make();
-    // Said before, so that the number of a run that ends the process is known.
-    if (runs == 1 || run % 1000 == 0) {
-      std::fprintf(stderr, "\rrun %llu", static_cast<unsigned long long>(run));
-    }
+    current_run = run;
     LLVMFuzzerTestOneInput(input.data(), input.size());
   }
-  std::fprintf(stderr, "\r");
   std::printf("%llu inputs from %zu seeds\n", static_cast<unsigned long long>(runs), seeds.size());
   return 0;
 }

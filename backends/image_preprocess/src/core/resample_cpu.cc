@@ -88,7 +88,7 @@ void Resampler::trim() {
   shrink(narrow_float_);
   shrink(small_);
   shrink(small_float_);
-  shrink(last_row_);
+  shrink(last_rows_);
 }
 
 void Resampler::prepare(Axis& axis, int in, int out, int begin, int count) {
@@ -107,25 +107,27 @@ void Resampler::prepare(Axis& axis, int in, int out, int begin, int count) {
   axis.count = count;
 }
 
-// The horizontal pass reads a little beyond a row's last pixel. Behind the last row that is foreign memory, so that row
-// is read from a copy with room behind it.
-const uint8_t* Resampler::readable_row(PixelView cut, int row) {
-  if (row < last_readable_) return cut.row(row);
+// The horizontal pass reads up to kReadAhead bytes beyond a row's last pixel. Behind the last rows that is foreign memory,
+// so they are read from copies with room behind them: `slot` of kRowsAtATime.
+const uint8_t* Resampler::readable_row(PixelView cut, int row, int slot) {
+  if (static_cast<size_t>(std::max(0, last_readable_ - row)) * cut.row_bytes >= kReadAhead) return cut.row(row);
   const auto first = static_cast<size_t>(columns_.exact.first.front()) * kChannels;
   const auto end = static_cast<size_t>(columns_.exact.first.back() + columns_.exact.taps.back()) * kChannels;
-  grow(last_row_, end - first + kReadAhead);
-  std::memcpy(last_row_.data(), cut.row(row) + first, end - first);
-  return last_row_.data() - first;
+  uint8_t* copy = last_rows_.data() + static_cast<size_t>(slot) * (end - first + kReadAhead);
+  std::memcpy(copy, cut.row(row) + first, end - first);
+  return copy - first;
 }
 
 template <typename Temporary, typename Pass>
 void Resampler::narrow(PixelView cut, int first_row, int rows, Temporary* out, size_t stride, Pass pass) {
+  const int used_columns = columns_.exact.first.back() + columns_.exact.taps.back() - columns_.exact.first.front();
+  grow(last_rows_, (static_cast<size_t>(used_columns) * kChannels + kReadAhead) * kRowsAtATime);
   for (int y = 0; y < rows; y += kRowsAtATime) {
     std::array<const uint8_t*, kRowsAtATime> sources{};
     std::array<Temporary*, kRowsAtATime> outputs{};
     for (int r = 0; r < kRowsAtATime; ++r) {
       const int row = std::min(y + r, rows - 1);
-      sources[static_cast<size_t>(r)] = readable_row(cut, first_row + row);
+      sources[static_cast<size_t>(r)] = readable_row(cut, first_row + row, r);
       outputs[static_cast<size_t>(r)] = out + static_cast<size_t>(row) * stride;
     }
     pass(sources.data(), outputs.data());

@@ -44,7 +44,7 @@ class Resampler {
   void resample_exactly_rows_first(const Geometry& geometry, PixelView cut, void* output);
   void resample_in_float(const Geometry& geometry, PixelView cut, int first_row, int rows, void* output);
   void pick_nearest(const Geometry& geometry, PixelView cut, void* output);
-  const uint8_t* readable_row(PixelView cut, int row);
+  const uint8_t* readable_row(PixelView cut, int row, int slot);
   template <typename Temporary, typename Pass>
   void narrow(PixelView cut, int first_row, int rows, Temporary* out, size_t stride, Pass pass);
 
@@ -56,7 +56,7 @@ class Resampler {
   std::vector<float> narrow_float_;
   std::vector<uint8_t> small_;
   std::vector<float> small_float_;
-  std::vector<uint8_t> last_row_;
+  std::vector<uint8_t> last_rows_;
   int last_readable_ = 0;  // row of the cut behind which memory ends
 };
 
