@@ -197,3 +197,11 @@ def test_the_backend_refuses_in_the_words_of_check(tmp_path: Path, refused: Chec
         if not any(words in line for line in said):
             different.append((name, words, [line[-200:] for line in said if "rror" in line or "ailed" in line][:1]))
     assert different == []
+
+
+def test_the_manual_lists_every_parameter() -> None:
+    from tritonstack_export.check.image_preprocess_rules import SETTINGS
+
+    manual = (Path(__file__).resolve().parents[2] / "docs" / "image_preprocess.md").read_text()
+    rows = "\n".join(line.split("|")[1] for line in manual.splitlines() if line.startswith("| `"))
+    assert [name for name in SETTINGS if f"`{name}`" not in rows] == []
