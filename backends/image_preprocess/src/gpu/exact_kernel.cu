@@ -1,9 +1,9 @@
-// Pillow's 8-bit resampling, bit for bit: horizontal pass first, 22-bit fixed point, rounded to 8 bits between the passes.
+// Pillow's 8-bit resampling, bit for bit: 22-bit fixed point, rounded to 8 bits between the passes, in Pillow's order.
 //
 // The weights come from core/filter.h through memory, so host and device cannot differ in them; all arithmetic here is in
 // integers, and values become elements through a table of the host. A block owns 8 output rows and up to 64 columns. It
-// walks the source rows under them in chunks: the horizontal pass writes a chunk of narrow rows to shared memory, the
-// vertical pass adds it to sums in registers, so windows of any height work.
+// walks the source under them in chunks of rows (columns when the vertical pass comes first): the first pass writes a
+// chunk to shared memory, the second adds it to sums in registers, so windows of any size work.
 
 #include "gpu/cuda_handles.h"
 #include "gpu/kernels.h"
@@ -30,10 +30,121 @@ __device__ void write_bits(const FusedOperation& operation, const FusedImage& im
   }
 }
 
+// The outputs of a tile that the picture covers, counted from the first one it covers at all.
+struct Cover {
+  int row;
+  int column;
+  int height;
+  int width;
+};
+
+constexpr int kHalf = 1 << (kFixedPoint - 1);
+constexpr int kPassBytes = kChunkRows * kNarrowBytes;
+using Sums = int[kPixelsPerThread][3];
+
+// Calls body(pixel of the thread, row, column) for the covered pixels that this thread owns.
+template <typename Body>
+__device__ __forceinline__ void for_own_pixels(const Cover& cover, Body body) {
+#pragma unroll
+  for (int p = 0; p < kPixelsPerThread; ++p) {
+    const int index = p * kThreads + static_cast<int>(threadIdx.x);
+    const int y = index / kExactColumns;
+    const int x = index % kExactColumns;
+    if (y < cover.height && x < cover.width) body(p, y, x);
+  }
+}
+
+__device__ void horizontal_first(const FusedImage& image, const Cover& cover, uint8_t* narrow, Sums& sums) {
+  const DeviceTaps rows = image.rows;
+  const DeviceTaps columns = image.columns;
+  const int last = cover.row + cover.height - 1;
+  const int begin = rows.first[cover.row];
+  const int end = rows.first[last] + rows.taps[last];
+  for (int chunk = begin; chunk < end; chunk += kChunkRows) {
+    const int count = min(kChunkRows, end - chunk);
+    for (int item = static_cast<int>(threadIdx.x); item < count * kExactColumns; item += kThreads) {
+      const int row = item / kExactColumns;
+      const int column = item % kExactColumns;
+      if (column >= cover.width) continue;
+      const int i = cover.column + column;
+      const int taps = columns.taps[i];
+      const int* weights = columns.weights + static_cast<int64_t>(i) * columns.stride;
+      const uint8_t* at = image.source + (chunk + row) * image.pitch + int64_t{columns.first[i]} * 3;
+      int r = kHalf;
+      int g = kHalf;
+      int b = kHalf;
+      for (int n = 0; n < taps; ++n) {
+        const int weight = __ldg(weights + n);
+        r += weight * __ldg(at + 3 * n);
+        g += weight * __ldg(at + 3 * n + 1);
+        b += weight * __ldg(at + 3 * n + 2);
+      }
+      uint8_t* to = narrow + row * kNarrowBytes + column * 3;
+      to[0] = static_cast<uint8_t>(to_pixel(r));
+      to[1] = static_cast<uint8_t>(to_pixel(g));
+      to[2] = static_cast<uint8_t>(to_pixel(b));
+    }
+    __syncthreads();
+    for_own_pixels(cover, [&](int p, int y, int x) {
+      const int i = cover.row + y;
+      const int first = rows.first[i];
+      const int* weights = rows.weights + static_cast<int64_t>(i) * rows.stride;
+      const int to = min(first + rows.taps[i], chunk + count);
+      for (int k = max(first, chunk); k < to; ++k) {
+        const int weight = __ldg(weights + (k - first));
+        const uint8_t* at = narrow + (k - chunk) * kNarrowBytes + x * 3;
+#pragma unroll
+        for (int c = 0; c < 3; ++c) sums[p][c] += weight * at[c];
+      }
+    });
+    __syncthreads();
+  }
+}
+
+__device__ void vertical_first(const FusedImage& image, const Cover& cover, uint8_t* low, Sums& sums) {
+  constexpr int kRowBytes = kPassBytes / kExactRows;
+  constexpr int kChunkColumns = kRowBytes / 3;
+  const DeviceTaps rows = image.rows;
+  const DeviceTaps columns = image.columns;
+  const int last = cover.column + cover.width - 1;
+  const int begin = columns.first[cover.column];
+  const int end = columns.first[last] + columns.taps[last];
+  for (int chunk = begin; chunk < end; chunk += kChunkColumns) {
+    const int count = min(kChunkColumns, end - chunk);
+    for (int row = 0; row < cover.height; ++row) {
+      const int i = cover.row + row;
+      const int taps = rows.taps[i];
+      const int* weights = rows.weights + static_cast<int64_t>(i) * rows.stride;
+      const uint8_t* from = image.source + rows.first[i] * image.pitch + int64_t{chunk} * 3;
+      for (int byte = static_cast<int>(threadIdx.x); byte < count * 3; byte += kThreads) {
+        int sum = kHalf;
+        const uint8_t* at = from + byte;
+#pragma unroll 4
+        for (int n = 0; n < taps; ++n, at += image.pitch) sum += __ldg(weights + n) * __ldg(at);
+        low[row * kRowBytes + byte] = static_cast<uint8_t>(to_pixel(sum));
+      }
+    }
+    __syncthreads();
+    for_own_pixels(cover, [&](int p, int y, int x) {
+      const int i = cover.column + x;
+      const int first = columns.first[i];
+      const int* weights = columns.weights + static_cast<int64_t>(i) * columns.stride;
+      const int to = min(first + columns.taps[i], chunk + count);
+      for (int k = max(first, chunk); k < to; ++k) {
+        const int weight = __ldg(weights + (k - first));
+        const uint8_t* at = low + y * kRowBytes + (k - chunk) * 3;
+#pragma unroll
+        for (int c = 0; c < 3; ++c) sums[p][c] += weight * at[c];
+      }
+    });
+    __syncthreads();
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     exact_kernel(const __grid_constant__ FusedOperation operation, const FusedImage* __restrict__ images,
                  const Tile* __restrict__ tiles) {
-  __shared__ uint8_t narrow[kChunkRows * kNarrowBytes];
+  __shared__ uint8_t pass[kPassBytes];
   const Tile tile = tiles[blockIdx.x];
   const FusedImage& image = images[tile.image];
   const int y0 = max(tile.row, image.covered_top);
@@ -41,75 +152,23 @@ __global__ void __launch_bounds__(kThreads)
   const int x0 = max(tile.column, image.covered_left);
   const int x1 = min(tile.column + image.tile_columns, image.covered_right);
   const bool covered = y0 < y1 && x0 < x1;
-
-  int sums[kPixelsPerThread][3];
-#pragma unroll
-  for (int p = 0; p < kPixelsPerThread; ++p) {
-#pragma unroll
-    for (int c = 0; c < 3; ++c) sums[p][c] = 1 << (kFixedPoint - 1);
-  }
   if (covered) {
-    const DeviceTaps rows = image.rows;
-    const DeviceTaps columns = image.columns;
-    const int row_index = y0 - image.covered_top;
-    const int column_index = x0 - image.covered_left;
-    const int width = x1 - x0;
-    const int begin = rows.first[row_index];
-    const int last_row = y1 - 1 - image.covered_top;
-    const int end = rows.first[last_row] + rows.taps[last_row];
-    for (int chunk = begin; chunk < end; chunk += kChunkRows) {
-      const int count = min(kChunkRows, end - chunk);
-      for (int item = static_cast<int>(threadIdx.x); item < count * width; item += kThreads) {
-        const int row = item / width;
-        const int column = item - row * width;
-        const int i = column_index + column;
-        const int taps = columns.taps[i];
-        const int* weights = columns.weights + static_cast<int64_t>(i) * columns.stride;
-        const uint8_t* at = image.source + (chunk + row) * image.pitch + int64_t{columns.first[i]} * 3;
-        int r = 1 << (kFixedPoint - 1);
-        int g = r;
-        int b = r;
-        for (int n = 0; n < taps; ++n) {
-          const int weight = __ldg(weights + n);
-          r += weight * __ldg(at + 3 * n);
-          g += weight * __ldg(at + 3 * n + 1);
-          b += weight * __ldg(at + 3 * n + 2);
-        }
-        uint8_t* to = narrow + row * kNarrowBytes + column * 3;
-        to[0] = static_cast<uint8_t>(to_pixel(r));
-        to[1] = static_cast<uint8_t>(to_pixel(g));
-        to[2] = static_cast<uint8_t>(to_pixel(b));
-      }
-      __syncthreads();
-#pragma unroll
-      for (int p = 0; p < kPixelsPerThread; ++p) {
-        const int index = p * kThreads + static_cast<int>(threadIdx.x);
-        const int y = index / kExactColumns;
-        const int x = index % kExactColumns;
-        if (y >= y1 - y0 || x >= width) continue;
-        const int i = row_index + y;
-        const int first = rows.first[i];
-        const int* weights = rows.weights + static_cast<int64_t>(i) * rows.stride;
-        const int from = max(first, chunk);
-        const int to = min(first + rows.taps[i], chunk + count);
-        for (int k = from; k < to; ++k) {
-          const int weight = __ldg(weights + (k - first));
-          const uint8_t* at = narrow + (k - chunk) * kNarrowBytes + x * 3;
-#pragma unroll
-          for (int c = 0; c < 3; ++c) sums[p][c] += weight * at[c];
-        }
-      }
-      __syncthreads();
-    }
+    const Cover cover{y0 - image.covered_top, x0 - image.covered_left, y1 - y0, x1 - x0};
+    Sums sums;
 #pragma unroll
     for (int p = 0; p < kPixelsPerThread; ++p) {
-      const int index = p * kThreads + static_cast<int>(threadIdx.x);
-      const int y = index / kExactColumns;
-      const int x = index % kExactColumns;
-      if (y >= y1 - y0 || x >= width) continue;
+#pragma unroll
+      for (int c = 0; c < 3; ++c) sums[p][c] = kHalf;
+    }
+    if (image.vertical_first) {
+      vertical_first(image, cover, pass, sums);
+    } else {
+      horizontal_first(image, cover, pass, sums);
+    }
+    for_own_pixels(cover, [&](int p, int y, int x) {
       const int pixel[3] = {to_pixel(sums[p][0]), to_pixel(sums[p][1]), to_pixel(sums[p][2])};
       write_bits(operation, image, y0 + y, x0 + x, pixel);
-    }
+    });
   }
 
   const int pad[3] = {operation.pad_value, operation.pad_value, operation.pad_value};

@@ -141,9 +141,11 @@ void GpuExecutor::lay_out_pixels(ImageJob* jobs, size_t count) {
     Source& source = sources_[i];
     ImageJob& job = jobs[i];
     const bool encoded = job.encoded.data != nullptr;
+    const JpegKind kind = encoded && decoder_ != nullptr ? kind_of_jpeg(job.encoded, job.header) : JpegKind::libjpeg;
+    source.kind = kind;
     source.place = !encoded && job.raw_place.memory == Memory::gpu && job.raw_place.device == device_ ? Place::borrowed
-                   : encoded && decoder_ != nullptr && is_for_nvjpeg(job.encoded, job.header)         ? Place::gpu_decode
-                                                                                                      : Place::upload;
+                   : kind != JpegKind::libjpeg ? Place::gpu_decode
+                                               : Place::upload;
     if (source.place == Place::borrowed) continue;
     source.region = needed_source(operation_, job.geometry);
     if (source.place == Place::gpu_decode) {
@@ -168,10 +170,11 @@ void GpuExecutor::decode(ImageJob* jobs, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     if (jobs[i].failure || sources_[i].place != Place::gpu_decode) continue;
     const Size stored = jobs[i].header.stored;
-    tasks_.push_back({jobs[i].encoded, stored, pixels + sources_[i].offset, pitch_of(stored.width), DecodePath::none});
+    tasks_.push_back({jobs[i].encoded, sources_[i].kind, stored, pixels + sources_[i].offset, pitch_of(stored.width),
+                      DecodePath::none});
     task_jobs_.push_back(i);
   }
-  if (!tasks_.empty()) decoder_->decode(tasks_, pool_, device_, stream_);
+  if (!tasks_.empty()) decoder_->decode(tasks_, pool_, device_);
   for (size_t t = 0; t < tasks_.size(); ++t) {
     ImageJob& job = jobs[task_jobs_[t]];
     Source& source = sources_[task_jobs_[t]];
@@ -256,6 +259,7 @@ FusedImage GpuExecutor::describe_image(const ImageJob& job, const Source& source
   image.in_width = geometry.source_crop.width;
   image.resized_height = geometry.resized.height;
   image.resized_width = geometry.resized.width;
+  image.vertical_first = vertical_first({geometry.source_crop.height, geometry.source_crop.width}, geometry.resized);
   image.top = geometry.top;
   image.left = geometry.left;
   image.out_height = geometry.output.height;

@@ -1,6 +1,6 @@
 // Resampling in float, crop, padding, normalisation, layout and element type in one pass over a batch.
 //
-// The idea: a block owns four output rows and a strip of output columns. The vertical pass comes first and runs on raw
+// The idea: a block owns a few output rows and a strip of output columns. The vertical pass comes first and runs on raw
 // bytes: neighbouring threads read neighbouring words of a source row, so all loads are coalesced, and the weights of a
 // row are the same for all threads. When shrinking, source row k lies between the centres of the outputs j and j + 1,
 // where u = (2k + 1) · out / (2 in) - 1/2 and j = ⌊u⌋; with f = u - j the triangle filter gives it the weights 1 - f and
@@ -47,27 +47,26 @@ __device__ __forceinline__ float filter(float x) {
   }
 }
 
-// Distance of neighbouring source pixels in units of the filter.
+// Distance of neighbouring source pixels in units of the filter. `scale` is in / out.
 template <bool kPlain>
-__device__ __forceinline__ float filter_step(int in, int out) {
-  return kPlain || in <= out ? 1.0F : static_cast<float>(static_cast<double>(out) / in);
+__device__ __forceinline__ float filter_step(double scale) {
+  return kPlain || scale <= 1.0 ? 1.0F : 1.0F / static_cast<float>(scale);
 }
 
 template <bool kCubic, bool kPlain>
-__device__ Window window_of(int i, int in, int out) {
+__device__ Window window_of(int i, int in, double scale) {
   constexpr int radius = kCubic ? 2 : 1;
-  const double scale = static_cast<double>(in) / out;
   const double center = (i + 0.5) * scale;
   if constexpr (kPlain) {
     const double position = center - 0.5;
     const int first = static_cast<int>(floor(position)) - (radius - 1);
     return {first, 2 * radius, static_cast<float>(first - position), 1.0F};
   } else {
-    const double stretch = fmax(scale, 1.0);
-    const int first = max(static_cast<int>(center - radius * stretch + 0.5), 0);
-    const int end = min(static_cast<int>(center + radius * stretch + 0.5), in);
-    const float start = static_cast<float>((first + 0.5 - center) / stretch);
-    const float step = filter_step<kPlain>(in, out);
+    const double support = radius * fmax(scale, 1.0);
+    const int first = max(static_cast<int>(center - support + 0.5), 0);
+    const int end = min(static_cast<int>(center + support + 0.5), in);
+    const float step = filter_step<kPlain>(scale);
+    const float start = static_cast<float>(first + 0.5 - center) * step;
     float sum = 0.0F;
     for (int n = 0; n < end - first; ++n) {
       sum += filter<kCubic, kPlain>(fmaf(static_cast<float>(n), step, start));
@@ -81,11 +80,6 @@ __device__ __forceinline__ float byte_of(uint32_t word, int n) {
   return __uint_as_float(__byte_perm(word, 0x4B000000U, 0x7440U | static_cast<uint32_t>(n))) - 8388608.0F;
 }
 
-// ⌈a / b⌉ for b > 0.
-__device__ __forceinline__ int ceil_div(int64_t a, int64_t b) {
-  return static_cast<int>(a >= 0 ? (a + b - 1) / b : -((-a) / b));
-}
-
 // A word of which some bytes may lie outside of the readable memory.
 __device__ uint32_t guarded_word(const uint8_t* at, const uint8_t* begin, const uint8_t* end) {
   uint32_t word = 0;
@@ -94,6 +88,10 @@ __device__ uint32_t guarded_word(const uint8_t* at, const uint8_t* begin, const 
   }
   return word;
 }
+
+// How a tile reads its words: rows that start at any byte need two of them for each, and at the ends of the readable
+// memory every byte is looked at. Each has code of its own, which keeps the registers of the usual one low.
+enum class Access { aligned, shifted, guarded };
 
 // The strip of source rows that a tile reads: `words` words a row from `base` on, the first pixel `lead` bytes in.
 // Rows that are not a multiple of four bytes apart start at any byte, so each word is put together from two.
@@ -106,24 +104,25 @@ struct Strip {
   int lead;
   bool aligned;
 
-  // True where rows first … last can be read in whole words.
-  __device__ bool is_inside(int first, int last) const {
+  // How rows first … last can be read.
+  __device__ Access access(int first, int last) const {
     const uint8_t* low = base + first * pitch;
     const uint8_t* high = base + last * pitch;
-    return low - 3 >= begin && high + 4 * (static_cast<int64_t>(words) + 1) <= end;
+    const bool inside = low - 3 >= begin && high + 4 * (static_cast<int64_t>(words) + 1) <= end;
+    return !inside ? Access::guarded : aligned ? Access::aligned : Access::shifted;
   }
 
-  template <int kWords>
-  __device__ __forceinline__ void load(int row, bool inside, uint32_t (&out)[kWords]) const {
+  template <Access kAccess, int kWords>
+  __device__ __forceinline__ void load(int row, uint32_t (&out)[kWords]) const {
     const uint8_t* at = base + row * pitch;
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       const int index = w * kThreads + static_cast<int>(threadIdx.x);
       out[w] = 0;
       if (index >= words) continue;
-      if (!inside) {
+      if constexpr (kAccess == Access::guarded) {
         out[w] = guarded_word(at + 4 * index, begin, end);
-      } else if (aligned) {
+      } else if constexpr (kAccess == Access::aligned) {
         out[w] = __ldg(reinterpret_cast<const uint32_t*>(at) + index);
       } else {
         const auto shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) & 3U) * 8U;
@@ -159,15 +158,13 @@ struct RowTable {
 };
 
 // Vertical pass when shrinking with antialias: rows [from, to) of the resized picture into shared memory.
-template <int kWords, bool kCubic>
-__device__ void shrink_rows(const Strip& strip, int in, int out, int from, int to, RowTable<4>& table, float* rows) {
+template <Access kAccess, int kWords, bool kCubic>
+__device__ __forceinline__ void shrink_rows_by(const Strip& strip, int begin, int end, double scale, int from, int to,
+                                               RowTable<4>& table, float* rows) {
   constexpr int kTaps = kCubic ? 4 : 2;
   constexpr int kAhead = kWords == 1 ? 8 : 4;
   constexpr int kRowFloats = kWords * kThreads * 4;
-  const int64_t wide_in = in;
-  const int64_t wide_out = out;
-  const int begin = max(ceil_div(wide_in * (2 * from - kTaps + 1) - wide_out, 2 * wide_out), 0);
-  const int end = min(ceil_div(wide_in * (2 * (to + kTaps / 2 - 1) + 1) - wide_out, 2 * wide_out), in);
+  const double inverse_scale = 1.0 / scale;
 
   float sums[kTaps][kWords][4] = {};
   float total[kTaps] = {};
@@ -198,10 +195,9 @@ __device__ void shrink_rows(const Strip& strip, int in, int out, int from, int t
     const int count = min(kChunk, end - chunk);
     __syncthreads();
     if (static_cast<int>(threadIdx.x) < count) {
-      const int64_t k = chunk + static_cast<int>(threadIdx.x);
-      const int64_t numerator = (2 * k + 1) * wide_out - wide_in;
-      const int64_t whole = numerator >= 0 ? numerator / (2 * wide_in) : -((-numerator + 2 * wide_in - 1) / (2 * wide_in));
-      const float f = static_cast<float>(numerator - whole * 2 * wide_in) / static_cast<float>(2 * wide_in);
+      const double u = (chunk + static_cast<int>(threadIdx.x) + 0.5) * inverse_scale - 0.5;
+      const double whole = floor(u);
+      const float f = static_cast<float>(u - whole);
       table.output[threadIdx.x] = static_cast<int>(whole) - (kTaps / 2 - 1);
 #pragma unroll
       for (int m = 0; m < kTaps; ++m) {
@@ -213,13 +209,12 @@ __device__ void shrink_rows(const Strip& strip, int in, int out, int from, int t
     for (int r = 0; r < count; r += kAhead) {
       uint32_t words[kAhead][kWords];
       const int last = min(r + kAhead, count) - 1;
-      const bool inside = strip.is_inside(chunk + r, chunk + last);
 #pragma unroll
-      for (int a = 0; a < kAhead; ++a) strip.load<kWords>(chunk + min(r + a, last), inside, words[a]);
+      for (int a = 0; a < kAhead; ++a) strip.load<kAccess, kWords>(chunk + min(r + a, last), words[a]);
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
         if (r + a > last) break;
-        if (table.output[r + a] != current) finish();
+        while (table.output[r + a] > current) finish();
 #pragma unroll
         for (int m = 0; m < kTaps; ++m) {
           const float weight = table.weight[m][r + a];
@@ -233,22 +228,37 @@ __device__ void shrink_rows(const Strip& strip, int in, int out, int from, int t
   for (int m = 0; m < kTaps; ++m) finish();
 }
 
+template <int kWords, bool kCubic>
+__device__ void shrink_rows(const Strip& strip, int in, double scale, int from, int to, RowTable<4>& table,
+                            float* rows) {
+  constexpr int kTaps = kCubic ? 4 : 2;
+  // A row too many at either end adds to outputs of other tiles only.
+  const int begin = max(static_cast<int>(floor((from - kTaps / 2 + 0.5) * scale - 0.5)), 0);
+  const int end = min(static_cast<int>(ceil((to + kTaps / 2 - 0.5) * scale - 0.5)) + 1, in);
+  switch (strip.access(begin, end - 1)) {
+    case Access::aligned:
+      return shrink_rows_by<Access::aligned, kWords, kCubic>(strip, begin, end, scale, from, to, table, rows);
+    case Access::shifted:
+      return shrink_rows_by<Access::shifted, kWords, kCubic>(strip, begin, end, scale, from, to, table, rows);
+    case Access::guarded:
+      return shrink_rows_by<Access::guarded, kWords, kCubic>(strip, begin, end, scale, from, to, table, rows);
+  }
+}
+
 // Vertical pass when enlarging or without antialias: each output row takes its two or four source rows.
-template <int kWords, bool kCubic, bool kPlain>
-__device__ void gather_rows(const Strip& strip, int in, int out, int from, int to, float* rows) {
+template <Access kAccess, int kWords, bool kCubic, bool kPlain>
+__device__ __forceinline__ void gather_rows_by(const Strip& strip, int in, double scale, int from, int to,
+                                               float* rows) {
   constexpr int kTaps = kCubic ? 4 : 2;
   constexpr int kRowFloats = kWords * kThreads * 4;
-  const float step = filter_step<kPlain>(in, out);
+  const float step = filter_step<kPlain>(scale);
   for (int i = from; i < to; ++i) {
-    const Window window = window_of<kCubic, kPlain>(i, in, out);
+    const Window window = window_of<kCubic, kPlain>(i, in, scale);
     float sums[kWords][4] = {};
     uint32_t words[kTaps][kWords];
-    const int low = min(max(window.first, 0), in - 1);
-    const int high = min(max(window.first + kTaps - 1, 0), in - 1);
-    const bool inside = strip.is_inside(low, high);
 #pragma unroll
     for (int n = 0; n < kTaps; ++n) {
-      strip.load<kWords>(min(max(window.first + n, 0), in - 1), inside, words[n]);
+      strip.load<kAccess, kWords>(min(max(window.first + n, 0), in - 1), words[n]);
     }
 #pragma unroll
     for (int n = 0; n < kTaps; ++n) {
@@ -260,11 +270,28 @@ __device__ void gather_rows(const Strip& strip, int in, int out, int from, int t
   }
 }
 
+template <int kWords, bool kCubic, bool kPlain>
+__device__ void gather_rows(const Strip& strip, int in, double scale, int from, int to, float* rows) {
+  const Window low = window_of<kCubic, kPlain>(from, in, scale);
+  const Window high = window_of<kCubic, kPlain>(to - 1, in, scale);
+  switch (strip.access(max(low.first, 0), min(high.first + (kCubic ? 4 : 2), in) - 1)) {
+    case Access::aligned:
+      return gather_rows_by<Access::aligned, kWords, kCubic, kPlain>(strip, in, scale, from, to, rows);
+    case Access::shifted:
+      return gather_rows_by<Access::shifted, kWords, kCubic, kPlain>(strip, in, scale, from, to, rows);
+    case Access::guarded:
+      return gather_rows_by<Access::guarded, kWords, kCubic, kPlain>(strip, in, scale, from, to, rows);
+  }
+}
+
+// A triangle's weights are positive and sum to 1, so only the cubic can leave 0 … 255.
+template <bool kClamp>
 __device__ __forceinline__ void write_pixel(const FusedOperation& operation, const FusedImage& image, int y, int x,
                                             const float (&pixel)[3]) {
 #pragma unroll
   for (int c = 0; c < 3; ++c) {
-    float value = fminf(fmaxf(operation.bgr ? pixel[2 - c] : pixel[c], 0.0F), 255.0F);
+    float value = operation.bgr ? pixel[2 - c] : pixel[c];
+    if constexpr (kClamp) value = fminf(fmaxf(value, 0.0F), 255.0F);
     if (operation.round_u8) value = rintf(value);
     store(image.output, element_offset(image, operation.nhwc, y, x, c), operation.element,
           fmaf(value, operation.scale[c], operation.shift[c]));
@@ -276,12 +303,12 @@ template <bool kCubic, bool kPlain>
 __device__ void sum_up_outputs(const FusedOperation& operation, const FusedImage& image, int y0, int y1, int x0,
                                int x1) {
   __shared__ float partial[3][kThreads / 32];
-  const float row_step = filter_step<kPlain>(image.in_height, image.resized_height);
-  const float column_step = filter_step<kPlain>(image.in_width, image.resized_width);
+  const float row_step = filter_step<kPlain>(image.row_scale);
+  const float column_step = filter_step<kPlain>(image.column_scale);
   for (int y = y0; y < y1; ++y) {
-    const Window rows = window_of<kCubic, kPlain>(y - image.top, image.in_height, image.resized_height);
+    const Window rows = window_of<kCubic, kPlain>(y - image.top, image.in_height, image.row_scale);
     for (int x = x0; x < x1; ++x) {
-      const Window columns = window_of<kCubic, kPlain>(x - image.left, image.in_width, image.resized_width);
+      const Window columns = window_of<kCubic, kPlain>(x - image.left, image.in_width, image.column_scale);
       float sums[3] = {};
       for (int r = 0; r < rows.count; ++r) {
         const int k = min(max(rows.first + r, 0), image.in_height - 1);
@@ -305,7 +332,7 @@ __device__ void sum_up_outputs(const FusedOperation& operation, const FusedImage
           for (int w = 0; w < kThreads / 32; ++w) pixel[c] += partial[c][w];
           pixel[c] *= rows.inverse * columns.inverse;
         }
-        write_pixel(operation, image, y, x, pixel);
+        write_pixel<kCubic>(operation, image, y, x, pixel);
       }
       __syncthreads();
     }
@@ -325,16 +352,17 @@ __device__ void write_padding(const FusedOperation& operation, const FusedImage&
   for (int y = tile.row; y < bottom; ++y) {
     const bool inside = y >= image.covered_top && y < image.covered_bottom;
     for (int x = tile.column + static_cast<int>(threadIdx.x); x < right; x += kThreads) {
-      if (!inside || x < image.covered_left || x >= image.covered_right) write_pixel(operation, image, y, x, pixel);
+      if (!inside || x < image.covered_left || x >= image.covered_right) write_pixel<false>(operation, image, y, x, pixel);
     }
   }
 }
 
 template <int kWords, bool kCubic, bool kPlain>
-__global__ void __launch_bounds__(kThreads, kCubic ? (kWords == 1 ? 3 : 2) : 4)
+__global__ void __launch_bounds__(kThreads, kCubic ? (kWords == 1 ? 3 : 2) : (kWords == 1 ? 4 : 3))
     fused_kernel(const __grid_constant__ FusedOperation operation, const FusedImage* __restrict__ images,
                  const Tile* __restrict__ tiles) {
   constexpr int kRowFloats = kWords * kThreads * 4;
+  constexpr int kRows = kFusedRows<kWords>;
   extern __shared__ float4 shared_rows[];
   __shared__ RowTable<4> table;
   __shared__ Window windows[kThreads];
@@ -342,9 +370,9 @@ __global__ void __launch_bounds__(kThreads, kCubic ? (kWords == 1 ? 3 : 2) : 4)
 
   const Tile tile = tiles[blockIdx.x];
   const FusedImage& image = images[tile.image];
-  write_padding(operation, image, tile, kFusedRows);
+  write_padding(operation, image, tile, kRows);
   const int y0 = max(tile.row, image.covered_top);
-  const int y1 = min(tile.row + kFusedRows, image.covered_bottom);
+  const int y1 = min(tile.row + kRows, image.covered_bottom);
   const int x0 = max(tile.column, image.covered_left);
   const int x1 = min(tile.column + image.tile_columns, image.covered_right);
   if (y0 >= y1 || x0 >= x1) return;
@@ -353,7 +381,7 @@ __global__ void __launch_bounds__(kThreads, kCubic ? (kWords == 1 ? 3 : 2) : 4)
   const int columns = x1 - x0;
   if (static_cast<int>(threadIdx.x) < columns) {
     windows[threadIdx.x] = window_of<kCubic, kPlain>(x0 - image.left + static_cast<int>(threadIdx.x), in_width,
-                                                     image.resized_width);
+                                                     image.column_scale);
   }
   __syncthreads();
   const int first = min(max(windows[0].first, 0), in_width - 1);
@@ -374,15 +402,13 @@ __global__ void __launch_bounds__(kThreads, kCubic ? (kWords == 1 ? 3 : 2) : 4)
   }
 
   if (!kPlain && image.in_height >= image.resized_height) {
-    shrink_rows<kWords, kCubic>(strip, image.in_height, image.resized_height, y0 - image.top, y1 - image.top, table,
-                                rows);
+    shrink_rows<kWords, kCubic>(strip, image.in_height, image.row_scale, y0 - image.top, y1 - image.top, table, rows);
   } else {
-    gather_rows<kWords, kCubic, kPlain>(strip, image.in_height, image.resized_height, y0 - image.top, y1 - image.top,
-                                        rows);
+    gather_rows<kWords, kCubic, kPlain>(strip, image.in_height, image.row_scale, y0 - image.top, y1 - image.top, rows);
   }
   __syncthreads();
 
-  const float step = filter_step<kPlain>(in_width, image.resized_width);
+  const float step = filter_step<kPlain>(image.column_scale);
   // Walks all pixels of the tile without a division for each of them.
   const int row_jump = kThreads / columns;
   const int column_jump = kThreads % columns;
@@ -402,7 +428,7 @@ __global__ void __launch_bounds__(kThreads, kCubic ? (kWords == 1 ? 3 : 2) : 4)
     }
 #pragma unroll
     for (int c = 0; c < 3; ++c) pixel[c] *= window.inverse;
-    write_pixel(operation, image, y0 + row, x0 + column, pixel);
+    write_pixel<kCubic>(operation, image, y0 + row, x0 + column, pixel);
     row += row_jump;
     column += column_jump;
     if (column >= columns) {
@@ -415,7 +441,7 @@ __global__ void __launch_bounds__(kThreads, kCubic ? (kWords == 1 ? 3 : 2) : 4)
 template <int kWords, bool kCubic, bool kPlain>
 void launch(const FusedOperation& operation, const FusedImage* images, const Tile* tiles, size_t tile_count,
             cudaStream_t stream) {
-  constexpr size_t kShared = sizeof(float) * kWords * kThreads * 4 * kFusedRows;
+  constexpr size_t kShared = sizeof(float) * kWords * kThreads * 4 * kFusedRows<kWords>;
   check(cudaFuncSetAttribute(fused_kernel<kWords, kCubic, kPlain>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kShared)),
         "shared memory of the resampling kernel");

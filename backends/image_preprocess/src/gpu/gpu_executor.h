@@ -45,6 +45,7 @@ class GpuExecutor : public Executor {
   // Where the pixels of a job are: `view` covers `region` of the upright picture.
   struct Source {
     Place place = Place::upload;
+    JpegKind kind = JpegKind::libjpeg;
     size_t offset = 0;
     size_t upright_offset = 0;
     size_t output_offset = 0;

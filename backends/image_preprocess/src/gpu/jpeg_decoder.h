@@ -4,10 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
-#include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "core/executor.h"
@@ -18,9 +15,20 @@
 
 namespace tritonstack::image {
 
+// Who can decode a JPEG as libjpeg would.
+enum class JpegKind {
+  hardware,  // baseline in one scan, of a sampling that the engine knows
+  hybrid,    // other baseline, extended and progressive ones
+  libjpeg,   // everything doubtful
+};
+
+// From the markers alone; without an end marker the stream is cut off, which nvJPEG does not report and libjpeg does.
+JpegKind kind_of_jpeg(Bytes encoded, const ImageHeader& header);
+
 // One picture to decode. `pixels` takes size.height rows of size.width · 3 bytes, `pitch` bytes apart.
 struct JpegTask {
   Bytes encoded;
+  JpegKind kind = JpegKind::hybrid;
   Size size;  // as stored
   uint8_t* pixels = nullptr;
   size_t pitch = 0;
@@ -30,13 +38,12 @@ struct JpegTask {
 // How the work is shared out; the defaults are measured (docs/design/2026-11-30-image-preprocess.md).
 struct DecodePolicy {
   bool hardware = true;
-  int hardware_batch = 16;         // pictures the engine is given at a time while the threads work on others
-  bool threads_help = true;        // threads decode what the engine has not begun
-  int64_t gpu_huffman_pixels = 0;  // from this size on threads leave the Huffman decoding to the GPU; 0: never
+  int feeders = 4;                         // threads that feed the engine, each with a part of the batch
+  int least_fed = 4;                       // pictures in such a part at least
+  double thread_share = 0;                 // part of the engine's pictures that other threads take from it
+  int64_t gpu_huffman_pixels = 1'000'000;  // from this size on threads leave the Huffman decoding to the GPU; 0: never
+  int lanes = 4;                           // pictures that a thread has on the GPU at a time
 };
-
-// What nvJPEG can decode as libjpeg would: baseline or progressive, 8 bits, gray or YCbCr, with an end marker.
-bool is_for_nvjpeg(Bytes encoded, const ImageHeader& header);
 
 class JpegDecoder {
  public:
@@ -44,21 +51,20 @@ class JpegDecoder {
   JpegDecoder(std::shared_ptr<const nvjpeg::Library> library, const DecodePolicy& policy, int threads);
   ~JpegDecoder();
 
-  // Fills `pixels` and `path` of every task, using one thread of the pool per worker. Work on the GPU may still be under
-  // way on return; `stream` is made to wait for it. `encoded` must stay until then.
-  void decode(std::vector<JpegTask>& tasks, ThreadPool& pool, int device, const Stream& stream);
+  // Fills `pixels` and `path` of every task, using one thread of the pool per worker. Blocks until the pixels are there.
+  void decode(std::vector<JpegTask>& tasks, ThreadPool& pool, int device);
 
   // Engines times cores of each; 0 without a hardware decoder.
   int hardware_cores() const { return hardware_cores_; }
 
  private:
-  class Hardware;
+  class Feeder;
   class Worker;
 
   std::shared_ptr<const nvjpeg::Library> library_;
   DecodePolicy policy_;
   int hardware_cores_ = 0;
-  std::unique_ptr<Hardware> hardware_;
+  std::vector<std::unique_ptr<Feeder>> feeders_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 

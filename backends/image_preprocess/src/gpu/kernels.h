@@ -34,6 +34,8 @@ struct FusedImage {
   int out_height, out_width;
   int covered_top, covered_left, covered_bottom, covered_right;  // output pixels it covers; the rest is padding
   int tile_columns;                                              // output columns of a tile
+  double row_scale, column_scale;  // in / resized
+  bool vertical_first;       // exact kernel only
   DeviceTaps rows, columns;  // exact kernel only; output i is covered_top + i or covered_left + i
 };
 
@@ -95,8 +97,9 @@ void launch_exact(const FusedOperation& operation, const FusedImage* images, con
 void launch_orient(int orientation, const uint8_t* source, Size size, size_t pitch, uint8_t* destination,
                    size_t destination_pitch, cudaStream_t stream);
 
-// Output rows of a tile.
-constexpr int kFusedRows = 4;
+// Output rows of a tile: as many as its rows leave room for in shared memory.
+template <int kWordsPerThread>
+constexpr int kFusedRows = kWordsPerThread == 1 ? 8 : 4;
 constexpr int kExactRows = 8;
 constexpr int kExactColumns = 64;
 constexpr int kThreads = 256;

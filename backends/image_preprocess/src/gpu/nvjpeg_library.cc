@@ -61,17 +61,14 @@ const char* load_functions(void* library, Functions& f) {
   TRITONSTACK_FIND(JpegStateDestroy);
   TRITONSTACK_FIND(DecodeBatchedInitialize);
   TRITONSTACK_FIND(DecodeBatched);
-  TRITONSTACK_FIND(DecodeBatchedSupported);
   TRITONSTACK_FIND(JpegStreamCreate);
   TRITONSTACK_FIND(JpegStreamDestroy);
   TRITONSTACK_FIND(JpegStreamParse);
-  TRITONSTACK_FIND(JpegStreamParseHeader);
   TRITONSTACK_FIND(DecodeParamsCreate);
   TRITONSTACK_FIND(DecodeParamsDestroy);
   TRITONSTACK_FIND(DecodeParamsSetOutputFormat);
   TRITONSTACK_FIND(DecoderCreate);
   TRITONSTACK_FIND(DecoderDestroy);
-  TRITONSTACK_FIND(DecoderJpegSupported);
   TRITONSTACK_FIND(DecoderStateCreate);
   TRITONSTACK_FIND(BufferPinnedCreate);
   TRITONSTACK_FIND(BufferPinnedDestroy);

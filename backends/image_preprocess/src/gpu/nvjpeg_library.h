@@ -48,18 +48,15 @@ struct Functions {
   Status (*JpegStateDestroy)(State);
   Status (*DecodeBatchedInitialize)(Handle, State, int batch, int cpu_threads, int format);
   Status (*DecodeBatched)(Handle, State, const unsigned char* const* data, const size_t* lengths, Image*, cudaStream_t);
-  Status (*DecodeBatchedSupported)(Handle, JpegStream, int* is_supported);
   Status (*JpegStreamCreate)(Handle, JpegStream*);
   Status (*JpegStreamDestroy)(JpegStream);
   Status (*JpegStreamParse)(Handle, const unsigned char* data, size_t length, int save_metadata, int save_stream,
                             JpegStream);
-  Status (*JpegStreamParseHeader)(Handle, const unsigned char* data, size_t length, JpegStream);
   Status (*DecodeParamsCreate)(Handle, Params*);
   Status (*DecodeParamsDestroy)(Params);
   Status (*DecodeParamsSetOutputFormat)(Params, int format);
   Status (*DecoderCreate)(Handle, int backend, Decoder*);
   Status (*DecoderDestroy)(Decoder);
-  Status (*DecoderJpegSupported)(Decoder, JpegStream, Params, int* is_supported);
   Status (*DecoderStateCreate)(Handle, Decoder, State*);
   Status (*BufferPinnedCreate)(Handle, void* allocator, Pinned*);
   Status (*BufferPinnedDestroy)(Pinned);

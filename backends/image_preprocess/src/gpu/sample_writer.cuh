@@ -10,13 +10,13 @@
 
 namespace tritonstack::image {
 
-// Offset of (y, x, channel of the output) in elements.
-__device__ __forceinline__ int64_t element_offset(const FusedImage& image, bool nhwc, int y, int x, int channel) {
-  return nhwc ? (static_cast<int64_t>(y) * image.out_width + x) * 3 + channel
-              : (static_cast<int64_t>(channel) * image.out_height + y) * image.out_width + x;
+// Offset of (y, x, channel of the output) in elements, which are fewer than 2^31: sides are at most 16384.
+__device__ __forceinline__ int element_offset(const FusedImage& image, bool nhwc, int y, int x, int channel) {
+  const int pixel = y * image.out_width + x;
+  return nhwc ? pixel * 3 + channel : channel * image.out_height * image.out_width + pixel;
 }
 
-__device__ __forceinline__ void store(void* output, int64_t offset, ElementType element, float value) {
+__device__ __forceinline__ void store(void* output, int offset, ElementType element, float value) {
   switch (element) {
     case ElementType::f32:
       static_cast<float*>(output)[offset] = value;
@@ -33,7 +33,7 @@ __device__ __forceinline__ void store(void* output, int64_t offset, ElementType 
   }
 }
 
-__device__ __forceinline__ void store_bits(void* output, int64_t offset, ElementType element, uint32_t bits) {
+__device__ __forceinline__ void store_bits(void* output, int offset, ElementType element, uint32_t bits) {
   switch (element) {
     case ElementType::f32:
       static_cast<uint32_t*>(output)[offset] = bits;

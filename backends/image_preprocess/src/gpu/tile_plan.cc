@@ -57,7 +57,7 @@ void TilePlan::add(FusedImage& image) {
   if (exact_) {
     columns = std::min(columns, kExactColumns);
   } else {
-    rows = kFusedRows;
+    rows = words_per_thread_ == 1 ? kFusedRows<1> : kFusedRows<kMaxWordsPerThread>;
     const int64_t room = int64_t{kThreads} * words_per_thread_ * 4;
     const int64_t whole = strip_bytes(image, columns, operation_.interpolation);
     int64_t strips = (whole + room - 1) / room;
@@ -69,6 +69,8 @@ void TilePlan::add(FusedImage& image) {
     }
   }
   image.tile_columns = columns;
+  image.row_scale = static_cast<double>(image.in_height) / image.resized_height;
+  image.column_scale = static_cast<double>(image.in_width) / image.resized_width;
   for (int row = 0; row < image.out_height; row += rows) {
     for (int column = 0; column < image.out_width; column += columns) {
       tiles_.push_back({images_, row, column});

@@ -73,9 +73,9 @@ TRITONSTACK_EXPORT void* tritonstack_image_create(const char* settings, const ch
     Settings values = read_settings(settings);
     DecodePolicy policy;
     policy.hardware = taken(values, "hardware", policy.hardware ? 1 : 0) != 0;
-    policy.preallocate = taken(values, "preallocate", policy.preallocate ? 1 : 0) != 0;
     policy.thread_share = taken(values, "thread_share", policy.thread_share);
-    policy.least_shared = taken(values, "least_shared", policy.least_shared);
+    policy.feeders = taken(values, "feeders", policy.feeders);
+    policy.least_fed = taken(values, "least_fed", policy.least_fed);
     policy.lanes = taken(values, "lanes", policy.lanes);
     policy.gpu_huffman_pixels = taken(values, "gpu_huffman_pixels", policy.gpu_huffman_pixels);
     GpuOptions options;
