@@ -1,5 +1,6 @@
 // Debian compiles its static archives for executables: their code may name data of this library, but not of the C
-// library, and libpng and libjpeg name `stderr` in handlers that we replace. This gives the library one of its own, hidden.
+// library, and libpng and libjpeg name `stderr` in handlers that we replace. This gives the library one of its own,
+// hidden.
 #include <dlfcn.h>
 
 extern "C" {

@@ -18,7 +18,11 @@ const Settings kSettings[] = {
     {{"max_pixels", "300000"}, {"resize", "exact"}, {"height", "17"}, {"width", "23"}, {"interpolation", "bicubic"}},
     {{"max_pixels", "300000"}, {"resize", "shorter"}, {"height", "20"}, {"center_crop", "16x9"}, {"layout", "NHWC"}},
     {{"max_pixels", "300000"}, {"resize", "letterbox"}, {"height", "24"}, {"width", "24"}, {"round_u8", "false"}},
-    {{"max_pixels", "300000"}, {"crop_fraction", "0.3"}, {"resize", "exact"}, {"height", "8"}, {"width", "5"},
+    {{"max_pixels", "300000"},
+     {"crop_fraction", "0.3"},
+     {"resize", "exact"},
+     {"height", "8"},
+     {"width", "5"},
      {"antialias", "false"}},
     {{"max_pixels", "300000"}, {"resize", "exact"}, {"height", "9"}, {"width", "40"}, {"interpolation", "nearest"}},
 };

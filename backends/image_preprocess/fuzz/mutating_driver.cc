@@ -23,7 +23,9 @@ using Input = std::vector<uint8_t>;
 
 volatile uint64_t current_run = 0;
 
-void tell_run() { std::fprintf(stderr, "\nended in run %llu\n", static_cast<unsigned long long>(current_run)); }
+void tell_run() {
+  std::fprintf(stderr, "\nended in run %llu\n", static_cast<unsigned long long>(current_run));
+}
 
 void tell_run_and_end(int signal) {
   tell_run();

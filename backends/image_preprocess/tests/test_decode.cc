@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <catch2/catch.hpp>
 #include <jpeglib.h>
+#include <catch2/catch.hpp>
 
 #include "core/decode.h"
 #include "core/error.h"

@@ -10,7 +10,9 @@ using namespace tritonstack::image;
 
 namespace {
 
-Bytes bytes(const std::string& text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
+Bytes bytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
 
 std::string little(uint32_t value, int width) {
   std::string text;

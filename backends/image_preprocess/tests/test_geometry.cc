@@ -8,7 +8,9 @@ using namespace tritonstack::image;
 
 namespace {
 
-Operation with(const Settings& settings) { return parse_operation(settings, ElementType::f32); }
+Operation with(const Settings& settings) {
+  return parse_operation(settings, ElementType::f32);
+}
 
 }  // namespace
 

@@ -23,7 +23,8 @@ TEST_CASE("documents come back as they were") {
 }
 
 TEST_CASE("what is not JSON is refused") {
-  for (const char* bad : {"", "{", "[1,", "{\"a\"}", "{\"a\":1,}", "tru", "\"x", "\"\\q\"", "\"\\u12\"", "1 2", "[1 2]"}) {
+  for (const char* bad :
+       {"", "{", "[1,", "{\"a\"}", "{\"a\":1,}", "tru", "\"x", "\"\\q\"", "\"\\u12\"", "1 2", "[1 2]"}) {
     REQUIRE_THROWS(Json::parse(bad));
   }
   REQUIRE_THROWS(Json::parse(std::string(100000, '[')));
@@ -55,11 +56,10 @@ TEST_CASE("a config is completed only where it says nothing") {
 }
 
 TEST_CASE("parameters for clients are left alone, unknown ones are refused") {
-  const std::string tensors =
-      R"("input":[{"name":"i","data_type":"TYPE_STRING","dims":[1]}],)"
-      R"("output":[{"name":"o","data_type":"TYPE_FP32","dims":[3,-1,-1]}])";
+  const std::string tensors = R"("input":[{"name":"i","data_type":"TYPE_STRING","dims":[1]}],)"
+                              R"("output":[{"name":"o","data_type":"TYPE_FP32","dims":[3,-1,-1]}])";
   REQUIRE_NOTHROW(read_model_config(
       Json::parse("{" + tensors + R"(,"parameters":{"tritonstack.image_bytes":{"string_value":"{}"}}})")));
-  REQUIRE_THROWS_AS(
-      read_model_config(Json::parse("{" + tensors + R"(,"parameters":{"hight":{"string_value":"3"}}})")), ConfigError);
+  REQUIRE_THROWS_AS(read_model_config(Json::parse("{" + tensors + R"(,"parameters":{"hight":{"string_value":"3"}}})")),
+                    ConfigError);
 }

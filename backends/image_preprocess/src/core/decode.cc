@@ -11,8 +11,7 @@ namespace tritonstack::image {
 namespace {
 
 bool starts_with(Bytes bytes, std::string_view prefix, size_t offset = 0) {
-  return bytes.size >= offset + prefix.size() &&
-         std::memcmp(bytes.data + offset, prefix.data(), prefix.size()) == 0;
+  return bytes.size >= offset + prefix.size() && std::memcmp(bytes.data + offset, prefix.data(), prefix.size()) == 0;
 }
 
 Format format_of(Bytes encoded) {
@@ -33,8 +32,8 @@ Format format_of(Bytes encoded) {
       given += std::string(" ") + digits[encoded.data[i] >> 4] + digits[encoded.data[i] & 15];
     }
   }
-  throw ImageError(FailureKind::format, "not a picture that can be read; given " + given +
-                                            "; expected JPEG, PNG or WebP");
+  throw ImageError(FailureKind::format,
+                   "not a picture that can be read; given " + given + "; expected JPEG, PNG or WebP");
 }
 
 // Where the oriented pixel (y, x) lies in a stored picture of this size: at offset + y · down + x · across.
@@ -140,7 +139,9 @@ void check_policies(const ImageHeader& header, bool has_alpha, const Operation& 
 
 }  // namespace
 
-Size ImageHeader::oriented() const { return orientation >= 5 ? Size{stored.width, stored.height} : stored; }
+Size ImageHeader::oriented() const {
+  return orientation >= 5 ? Size{stored.width, stored.height} : stored;
+}
 
 ImageHeader read_header(Bytes encoded, const Operation& operation) {
   if (encoded.size == 0) throw ImageError(FailureKind::empty, "empty; expected an encoded picture");

@@ -13,14 +13,14 @@ class ConfigError : public std::runtime_error {
 };
 
 enum class FailureKind {
-  empty,        // no bytes at all
-  format,       // not JPEG, PNG or WebP
-  damaged,      // cut off or broken
-  too_large,    // beyond max_bytes or max_pixels
-  policy,       // gray, CMYK or alpha where the model refuses them
-  geometry,     // smaller than the crop, too narrow to be resized
-  input,        // shape or element count of the tensor
-  internal,     // not the picture's fault
+  empty,      // no bytes at all
+  format,     // not JPEG, PNG or WebP
+  damaged,    // cut off or broken
+  too_large,  // beyond max_bytes or max_pixels
+  policy,     // gray, CMYK or alpha where the model refuses them
+  geometry,   // smaller than the crop, too narrow to be resized
+  input,      // shape or element count of the tensor
+  internal,   // not the picture's fault
 };
 
 // "damaged", "too_large", …: the label of the failure metric.

@@ -27,10 +27,9 @@ struct Failure {
 
 // One picture of a batch: what comes in, where it goes, what came of it.
 //
-// Encoded: `encoded` and `header` are set; encoded bytes are always in CPU or pinned memory. Raw: `encoded.data` is null
-// and `raw` views pixels in `raw_place`, which may be a GPU.
-// `output` takes sample_bytes(operation, geometry.output) bytes in `output_place`; it may be aligned to nothing, as clients
-// choose offsets in shared memory.
+// Encoded: `encoded` and `header` are set; encoded bytes are always in CPU or pinned memory. Raw: `encoded.data` is
+// null and `raw` views pixels in `raw_place`, which may be a GPU. `output` takes sample_bytes(operation,
+// geometry.output) bytes in `output_place`; it may be aligned to nothing, as clients choose offsets in shared memory.
 struct ImageJob {
   Bytes encoded;
   ImageHeader header;

@@ -36,8 +36,8 @@ Taps<float> to_float(const Taps<double>& taps);
 // Rounded half away from zero, as Pillow.
 Taps<int32_t> to_fixed_point(const Taps<double>& taps);
 
-// Whether Pillow (13 and later; before that never) runs the vertical pass first, which shows in 8 bits: where the height
-// shrinks by more than twice as many pixels as the width.
+// Whether Pillow (13 and later; before that never) runs the vertical pass first, which shows in 8 bits: where the
+// height shrinks by more than twice as many pixels as the width.
 bool vertical_first(Size in, Size out);
 
 // Source pixel of each output of a nearest resampling, as Pillow (positions are summed up in double); -1 where the sum

@@ -18,19 +18,23 @@ struct Span {
 };
 
 // The central `size` of `whole`; an odd remainder leaves the larger margin at the bottom and right.
-int central(int whole, int size) { return (whole - size) / 2; }
+int central(int whole, int size) {
+  return (whole - size) / 2;
+}
 
-int rounded_half_even(double value) { return static_cast<int>(std::nearbyint(value)); }
+int rounded_half_even(double value) {
+  return static_cast<int>(std::nearbyint(value));
+}
 
 Size by_shorter_side(int side, Size source) {
   const int64_t shorter = std::min(source.height, source.width);
   const int64_t longer = std::max(source.height, source.width);
   const int64_t resized = std::max<int64_t>(1, side * longer / shorter);
   if (side * resized > kMaxResizedPixels) {
-    throw ImageError(FailureKind::geometry,
-                     "too narrow to be resized by its shorter side; given " + to_string(source) +
-                         " pixels, which would become " + std::to_string(side) + " × " + std::to_string(resized) +
-                         "; expected at most " + std::to_string(kMaxResizedPixels) + " pixels");
+    throw ImageError(FailureKind::geometry, "too narrow to be resized by its shorter side; given " + to_string(source) +
+                                                " pixels, which would become " + std::to_string(side) + " × " +
+                                                std::to_string(resized) + "; expected at most " +
+                                                std::to_string(kMaxResizedPixels) + " pixels");
   }
   const int longer_side = static_cast<int>(resized);
   return source.width <= source.height ? Size{longer_side, side} : Size{side, longer_side};
@@ -56,7 +60,9 @@ Span needed_span(const Operation& operation, int in, int out, int begin, int cou
 
 }  // namespace
 
-std::string to_string(Size size) { return std::to_string(size.height) + " × " + std::to_string(size.width); }
+std::string to_string(Size size) {
+  return std::to_string(size.height) + " × " + std::to_string(size.width);
+}
 
 Rect Geometry::covered() const {
   const int first_row = std::max(top, 0);
@@ -74,8 +80,7 @@ Geometry plan_geometry(const Operation& operation, Size source) {
   plan.source = source;
   plan.source_crop = {0, 0, source.height, source.width};
   if (operation.crop_fraction) {
-    const int side =
-        std::max(1, static_cast<int>(*operation.crop_fraction * std::min(source.height, source.width)));
+    const int side = std::max(1, static_cast<int>(*operation.crop_fraction * std::min(source.height, source.width)));
     plan.source_crop = {central(source.height, side), central(source.width, side), side, side};
   }
   const Size cut{plan.source_crop.height, plan.source_crop.width};
@@ -133,10 +138,10 @@ Rect needed_source(const Operation& operation, const Geometry& geometry) {
   const Rect covered = geometry.covered();
   const Rect& cut = geometry.source_crop;
   if (covered.height == 0 || covered.width == 0) return {cut.top, cut.left, 1, 1};
-  const Span rows = needed_span(operation, cut.height, geometry.resized.height, covered.top - geometry.top,
-                                covered.height);
-  const Span columns = needed_span(operation, cut.width, geometry.resized.width, covered.left - geometry.left,
-                                   covered.width);
+  const Span rows =
+      needed_span(operation, cut.height, geometry.resized.height, covered.top - geometry.top, covered.height);
+  const Span columns =
+      needed_span(operation, cut.width, geometry.resized.width, covered.left - geometry.left, covered.width);
   return {cut.top + rows.begin, cut.left + columns.begin, rows.end - rows.begin, columns.end - columns.begin};
 }
 

@@ -24,6 +24,8 @@ __attribute__((weak)) std::unique_ptr<Executor> make_gpu_executor(const Operatio
 __attribute__((weak)) void copy_to_host(void* host, const void* device_memory, size_t bytes, int device);
 __attribute__((weak)) void copy_from_host(void* device_memory, const void* host, size_t bytes, int device);
 
-inline bool has_gpu() { return &make_gpu_executor != nullptr; }
+inline bool has_gpu() {
+  return &make_gpu_executor != nullptr;
+}
 
 }  // namespace tritonstack::image

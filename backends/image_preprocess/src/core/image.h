@@ -12,10 +12,16 @@ struct Size {
   int width = 0;
 };
 
-inline bool operator==(Size a, Size b) { return a.height == b.height && a.width == b.width; }
-inline bool operator!=(Size a, Size b) { return !(a == b); }
+inline bool operator==(Size a, Size b) {
+  return a.height == b.height && a.width == b.width;
+}
+inline bool operator!=(Size a, Size b) {
+  return !(a == b);
+}
 
-inline int64_t pixels(Size size) { return int64_t{size.height} * size.width; }
+inline int64_t pixels(Size size) {
+  return int64_t{size.height} * size.width;
+}
 
 // "480 × 640", height first as everywhere in this project.
 std::string to_string(Size size);

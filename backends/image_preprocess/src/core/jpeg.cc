@@ -133,8 +133,8 @@ class Decompressor {
     if (left + across > info_.output_width) across = info_.output_width - left;
     if (left > 0 || across < info_.output_width) jpeg_crop_scanline(&info_, &left, &across);
     const auto components = static_cast<JDIMENSION>(info_.output_components);
-    JSAMPARRAY line = (*info_.mem->alloc_sarray)(reinterpret_cast<j_common_ptr>(&info_), JPOOL_IMAGE,
-                                                 across * components, 1);
+    JSAMPARRAY line =
+        (*info_.mem->alloc_sarray)(reinterpret_cast<j_common_ptr>(&info_), JPOOL_IMAGE, across * components, 1);
     const auto top = static_cast<JDIMENSION>(region.top);
     if (region.top > kMargin) skip(static_cast<JDIMENSION>(region.top - kMargin));
     while (info_.output_scanline < top) read_line(line);
@@ -184,7 +184,9 @@ class Decompressor {
   bool created_ = false;
 };
 
-[[noreturn]] void cut_off() { throw ImageError(FailureKind::damaged, "cut off inside its header"); }
+[[noreturn]] void cut_off() {
+  throw ImageError(FailureKind::damaged, "cut off inside its header");
+}
 
 // Walks over the markers before the first scan.
 class MarkerWalk {
@@ -237,8 +239,8 @@ void read_frame(int marker, Bytes content, ImageHeader& header) {
     throw ImageError(FailureKind::damaged, "damaged: its header says " + to_string(header.stored) + " pixels");
   }
   if (header.components != 1 && header.components != 3 && header.components != 4) {
-    throw ImageError(FailureKind::format, "a JPEG of " + std::to_string(header.components) +
-                                              " components; expected 1, 3 or 4");
+    throw ImageError(FailureKind::format,
+                     "a JPEG of " + std::to_string(header.components) + " components; expected 1, 3 or 4");
   }
 }
 
@@ -246,7 +248,7 @@ bool starts_with(Bytes content, const char* prefix, size_t length) {
   return content.size >= length && std::memcmp(content.data, prefix, length) == 0;
 }
 
-constexpr char kExif[] = "Exif\0";                         // with the terminating zero: six bytes
+constexpr char kExif[] = "Exif\0";                       // with the terminating zero: six bytes
 constexpr char kXmp[] = "http://ns.adobe.com/xap/1.0/";  // with the terminating zero
 
 }  // namespace

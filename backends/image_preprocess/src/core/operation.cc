@@ -14,9 +14,17 @@ namespace tritonstack::image {
 namespace {
 
 const char* const kNames[] = {
-    "resize",  "height", "width",  "pad_value", "crop_fraction", "center_crop", "interpolation", "antialias",
-    "round_u8", "channel_order", "scale", "mean", "std", "layout", "exif", "gray", "cmyk", "alpha", "max_pixels",
-    "max_bytes", "threads", "on_gpu_output_unavailable",
+    "resize",        "height",
+    "width",         "pad_value",
+    "crop_fraction", "center_crop",
+    "interpolation", "antialias",
+    "round_u8",      "channel_order",
+    "scale",         "mean",
+    "std",           "layout",
+    "exif",          "gray",
+    "cmyk",          "alpha",
+    "max_pixels",    "max_bytes",
+    "threads",       "on_gpu_output_unavailable",
 };
 
 constexpr int kMaxThreads = 1024;
@@ -48,8 +56,7 @@ class Reader {
   bool has(const std::string& name) const { return settings_.count(name) > 0; }
 
   template <typename Value>
-  void choice(const std::string& name, Value& into,
-              const std::vector<std::pair<const char*, Value>>& allowed) const {
+  void choice(const std::string& name, Value& into, const std::vector<std::pair<const char*, Value>>& allowed) const {
     const auto entry = settings_.find(name);
     if (entry == settings_.end()) return;
     std::string expected = "one of ";
@@ -120,7 +127,8 @@ class Reader {
       width = parse_number<int>(entry->second.substr(by + 1));
     }
     if (!height || !width || *height < 1 || *height > kMaxSide || *width < 1 || *width > kMaxSide) {
-      refuse(name, entry->second, "HEIGHTxWIDTH in pixels, such as 224x224, each from 1 to " + std::to_string(kMaxSide));
+      refuse(name, entry->second,
+             "HEIGHTxWIDTH in pixels, such as 224x224, each from 1 to " + std::to_string(kMaxSide));
     }
     into = Size{*height, *width};
   }
@@ -176,16 +184,17 @@ void check_values(const Operation& operation) {
   const bool plain = operation.scale == 1.0F && operation.mean == std::array<float, 3>{0, 0, 0} &&
                      operation.std == std::array<float, 3>{1, 1, 1};
   if (operation.element == ElementType::u8 && !plain) {
-    throw ConfigError("an output of TYPE_UINT8 carries raw pixels; given scale, mean or std; expected scale 1, mean 0 "
-                      "and std 1, or an output of TYPE_FP32, TYPE_FP16 or TYPE_BF16");
+    throw ConfigError(
+        "an output of TYPE_UINT8 carries raw pixels; given scale, mean or std; expected scale 1, mean 0 "
+        "and std 1, or an output of TYPE_FP32, TYPE_FP16 or TYPE_BF16");
   }
   if (operation.element == ElementType::u8) return;
   // Values are linear in the pixel, so the extremes tell for all.
   for (int channel = 0; channel < kChannels; ++channel) {
     for (const float pixel : {0.0F, 255.0F}) {
       const float value = normalised(operation, channel, pixel);
-      const bool fits = operation.element == ElementType::f16 ? std::isfinite(half_to_float(to_half(value)))
-                                                               : std::isfinite(value);
+      const bool fits =
+          operation.element == ElementType::f16 ? std::isfinite(half_to_float(to_half(value))) : std::isfinite(value);
       if (!fits) {
         throw ConfigError("scale, mean and std overflow the output's type; given values up to " +
                           std::to_string(value) + "; expected below 65504 for TYPE_FP16, else finite");

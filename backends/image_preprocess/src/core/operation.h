@@ -30,7 +30,8 @@ using Settings = std::map<std::string, std::string>;
 //
 // round_u8: the pixel after the resize is 8-bit. With antialias it is what Pillow computes, bit for bit (22-bit fixed
 // point, rounded to 8 bits between the passes, the horizontal one first unless vertical_first() of filter.h says
-// otherwise); without, the float result of both passes, rounded half to even. Not round_u8: the float result of both passes. Either way clamped to 0 … 255.
+// otherwise); without, the float result of both passes, rounded half to even. Not round_u8: the float result of both
+// passes. Either way clamped to 0 … 255.
 struct Operation {
   ResizeMode resize = ResizeMode::none;
   Size target;  // height alone counts for `shorter`

@@ -24,8 +24,7 @@ struct PairedTaps {
 // sources[r] → outputs[r][i * 3 + channel], rounded to 8 bits. Rows may repeat.
 void horizontal_fixed(const PairedTaps& taps, const int32_t* pairs, const uint8_t* const* sources,
                       uint8_t* const* outputs);
-void horizontal_float(const PairedTaps& taps, const float* pairs, const uint8_t* const* sources,
-                      float* const* outputs);
+void horizontal_float(const PairedTaps& taps, const float* pairs, const uint8_t* const* sources, float* const* outputs);
 
 // One output row from `taps` source rows, `stride` values apart; `count` values each.
 void vertical_fixed(const int32_t* weights, int taps, const uint8_t* source, size_t stride, size_t count, uint8_t* out);

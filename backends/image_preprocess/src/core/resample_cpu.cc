@@ -18,7 +18,8 @@ std::vector<Weight> paired(const Taps<Weight>& taps) {
   std::vector<Weight> lanes(static_cast<size_t>(taps.count()) * static_cast<size_t>(pairs) * 8, Weight{0});
   for (int i = 0; i < taps.count(); ++i) {
     for (int k = 0; k < taps.stride; ++k) {
-      Weight* pair = lanes.data() + (static_cast<size_t>(i) * static_cast<size_t>(pairs) + static_cast<size_t>(k / 2)) * 8;
+      Weight* pair =
+          lanes.data() + (static_cast<size_t>(i) * static_cast<size_t>(pairs) + static_cast<size_t>(k / 2)) * 8;
       for (int c = 0; c < 3; ++c) pair[(k % 2) * 3 + c] = taps.of(i)[k];
     }
   }
@@ -107,8 +108,8 @@ void Resampler::prepare(Axis& axis, int in, int out, int begin, int count) {
   axis.count = count;
 }
 
-// The horizontal pass reads up to kReadAhead bytes beyond a row's last pixel. Behind the last rows that is foreign memory,
-// so they are read from copies with room behind them: `slot` of kRowsAtATime.
+// The horizontal pass reads up to kReadAhead bytes beyond a row's last pixel. Behind the last rows that is foreign
+// memory, so they are read from copies with room behind them: `slot` of kRowsAtATime.
 const uint8_t* Resampler::readable_row(PixelView cut, int row, int slot) {
   if (static_cast<size_t>(std::max(0, last_readable_ - row)) * cut.row_bytes >= kReadAhead) return cut.row(row);
   const auto first = static_cast<size_t>(columns_.exact.first.front()) * kChannels;
@@ -183,7 +184,8 @@ void Resampler::resample_exactly_rows_first(const Geometry& geometry, PixelView 
   const size_t values = static_cast<size_t>(covered.width) * kChannels;
   grow(small_, static_cast<size_t>(covered.height) * values);
   // The rows now start at first_column; the buffer has room behind its last one.
-  const PixelView rows{narrow_.data() - static_cast<size_t>(first_column) * kChannels, {covered.height, end_column}, across};
+  const PixelView rows{
+      narrow_.data() - static_cast<size_t>(first_column) * kChannels, {covered.height, end_column}, across};
   last_readable_ = covered.height;
   narrow(rows, 0, covered.height, small_.data(), values, [&](const uint8_t* const* sources, uint8_t* const* outputs) {
     horizontal_fixed(view_of(columns_.fixed), columns_.fixed_pairs.data(), sources, outputs);
@@ -195,10 +197,9 @@ void Resampler::resample_in_float(const Geometry& geometry, PixelView cut, int f
   const Rect covered = geometry.covered();
   const size_t values = static_cast<size_t>(covered.width) * kChannels;
   grow(narrow_float_, static_cast<size_t>(rows) * values);
-  narrow(cut, first_row, rows, narrow_float_.data(), values,
-         [&](const uint8_t* const* sources, float* const* outputs) {
-           horizontal_float(view_of(columns_.plain), columns_.plain_pairs.data(), sources, outputs);
-         });
+  narrow(cut, first_row, rows, narrow_float_.data(), values, [&](const uint8_t* const* sources, float* const* outputs) {
+    horizontal_float(view_of(columns_.plain), columns_.plain_pairs.data(), sources, outputs);
+  });
   grow(small_float_, static_cast<size_t>(covered.height) * values);
   for (int y = 0; y < covered.height; ++y) {
     const auto index = static_cast<size_t>(y);
@@ -213,10 +214,10 @@ void Resampler::resample_in_float(const Geometry& geometry, PixelView cut, int f
 void Resampler::pick_nearest(const Geometry& geometry, PixelView cut, void* output) {
   const Rect covered = geometry.covered();
   const size_t values = static_cast<size_t>(covered.width) * kChannels;
-  const std::vector<int> columns = nearest_sources(cut.size.width, geometry.resized.width,
-                                                   covered.left - geometry.left, covered.width);
-  const std::vector<int> rows = nearest_sources(cut.size.height, geometry.resized.height,
-                                                covered.top - geometry.top, covered.height);
+  const std::vector<int> columns =
+      nearest_sources(cut.size.width, geometry.resized.width, covered.left - geometry.left, covered.width);
+  const std::vector<int> rows =
+      nearest_sources(cut.size.height, geometry.resized.height, covered.top - geometry.top, covered.height);
   small_.assign(static_cast<size_t>(covered.height) * values, 0);
   for (int y = 0; y < covered.height; ++y) {
     const int row = rows[static_cast<size_t>(y)];

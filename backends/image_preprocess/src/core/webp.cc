@@ -61,8 +61,8 @@ WebPBitstreamFeatures features_of(Bytes encoded) {
 
 void copy_region(const uint8_t* from, size_t row_bytes, size_t pixel_bytes, Rect region, uint8_t* rgb) {
   for (int y = 0; y < region.height; ++y) {
-    const uint8_t* pixel = from + static_cast<size_t>(region.top + y) * row_bytes +
-                           static_cast<size_t>(region.left) * pixel_bytes;
+    const uint8_t* pixel =
+        from + static_cast<size_t>(region.top + y) * row_bytes + static_cast<size_t>(region.left) * pixel_bytes;
     for (int x = 0; x < region.width; ++x) {
       std::memcpy(rgb, pixel, kChannels);
       rgb += kChannels;
@@ -94,8 +94,8 @@ void decode_first_frame(Bytes encoded, Size stored, Rect region, uint8_t* rgb) {
   if (WebPAnimDecoderOptionsInit(&options) == 0) damaged(VP8_STATUS_INVALID_PARAM);
   options.color_mode = MODE_RGBA;
   const WebPData data{encoded.data, encoded.size};
-  const std::unique_ptr<WebPAnimDecoder, decltype(&WebPAnimDecoderDelete)> decoder(
-      WebPAnimDecoderNew(&data, &options), WebPAnimDecoderDelete);
+  const std::unique_ptr<WebPAnimDecoder, decltype(&WebPAnimDecoderDelete)> decoder(WebPAnimDecoderNew(&data, &options),
+                                                                                   WebPAnimDecoderDelete);
   uint8_t* canvas = nullptr;
   int timestamp_ms = 0;
   WebPAnimInfo info;

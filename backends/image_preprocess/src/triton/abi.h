@@ -108,8 +108,8 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReportStatistics(TRITONBACKEND_Mo
                                                                 uint64_t compute_end_ns, uint64_t exec_end_ns);
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReportBatchStatistics(TRITONBACKEND_ModelInstance* instance,
                                                                      uint64_t batch_size, uint64_t exec_start_ns,
-                                                                     uint64_t compute_start_ns,
-                                                                     uint64_t compute_end_ns, uint64_t exec_end_ns);
+                                                                     uint64_t compute_start_ns, uint64_t compute_end_ns,
+                                                                     uint64_t exec_end_ns);
 TRITONSERVER_Error* TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request* request, bool* cancelled);
 TRITONSERVER_Error* TRITONBACKEND_RequestInput(TRITONBACKEND_Request* request, const char* name,
                                                TRITONBACKEND_Input** input);

@@ -215,7 +215,9 @@ Json Json::object() {
   return json;
 }
 
-Json Json::parse(const std::string& source) { return JsonParser(source).document(); }
+Json Json::parse(const std::string& source) {
+  return JsonParser(source).document();
+}
 
 const Json& Json::at(const std::string& name) const {
   static const Json nothing;
@@ -257,7 +259,8 @@ std::string Json::dump() const {
       for (const Json& item : items_) result += (result.empty() ? "" : ",") + item.dump();
       return "[" + result + "]";
     case Kind::object:
-      for (const auto& [name, value] : members_) result += (result.empty() ? "" : ",") + quoted(name) + ":" + value.dump();
+      for (const auto& [name, value] : members_)
+        result += (result.empty() ? "" : ",") + quoted(name) + ":" + value.dump();
       return "{" + result + "}";
   }
   return result;

@@ -40,8 +40,8 @@ void increment(const MetricOwner& metric) {
 
 constexpr DecodePath kPaths[] = {DecodePath::raw,      DecodePath::cpu_jpeg,     DecodePath::cpu_png,
                                  DecodePath::cpu_webp, DecodePath::gpu_hardware, DecodePath::gpu_hybrid};
-constexpr FailureKind kKinds[] = {FailureKind::empty,     FailureKind::format, FailureKind::damaged,
-                                  FailureKind::too_large, FailureKind::policy, FailureKind::geometry,
+constexpr FailureKind kKinds[] = {FailureKind::empty,     FailureKind::format,  FailureKind::damaged,
+                                  FailureKind::too_large, FailureKind::policy,  FailureKind::geometry,
                                   FailureKind::input,     FailureKind::internal};
 
 }  // namespace
@@ -50,14 +50,16 @@ void MetricFamilyDeleter::operator()(TRITONSERVER_MetricFamily* family) const {
   ignore(TRITONSERVER_MetricFamilyDelete(family));
 }
 
-void MetricDeleter::operator()(TRITONSERVER_Metric* metric) const { ignore(TRITONSERVER_MetricDelete(metric)); }
+void MetricDeleter::operator()(TRITONSERVER_Metric* metric) const {
+  ignore(TRITONSERVER_MetricDelete(metric));
+}
 
 MetricFamilies MetricFamilies::make() {
   MetricFamilies families;
   families.pictures = family("image_preprocess_pictures_total", "Pictures processed, by the path of their pixels");
   families.failures = family("image_preprocess_failures_total", "Pictures that failed, by reason");
-  families.fallbacks = family("image_preprocess_output_fallbacks_total",
-                              "Outputs asked for in GPU memory that were granted elsewhere");
+  families.fallbacks =
+      family("image_preprocess_output_fallbacks_total", "Outputs asked for in GPU memory that were granted elsewhere");
   return families;
 }
 
@@ -80,6 +82,8 @@ void ModelMetrics::count(FailureKind kind) const {
   if (found != failures_.end()) increment(found->second);
 }
 
-void ModelMetrics::count_fallback() const { increment(fallbacks_); }
+void ModelMetrics::count_fallback() const {
+  increment(fallbacks_);
+}
 
 }  // namespace tritonstack::image

@@ -15,11 +15,11 @@ void check_api_version() {
   uint32_t minor = 0;
   check(TRITONBACKEND_ApiVersion(&major, &minor));
   if (major == kApiMajor && minor >= kApiMinor) return;
-  throw TritonError(kTritonUnsupported,
-                    "image_preprocess does not fit this Triton; given backend API " + std::to_string(major) + "." +
-                        std::to_string(minor) + "; expected " + std::to_string(kApiMajor) + "." +
-                        std::to_string(kApiMinor) + " or a newer " + std::to_string(kApiMajor) +
-                        ".x, as in Triton 2.39 (23.10) and later");
+  throw TritonError(kTritonUnsupported, "image_preprocess does not fit this Triton; given backend API " +
+                                            std::to_string(major) + "." + std::to_string(minor) + "; expected " +
+                                            std::to_string(kApiMajor) + "." + std::to_string(kApiMinor) +
+                                            " or a newer " + std::to_string(kApiMajor) +
+                                            ".x, as in Triton 2.39 (23.10) and later");
 }
 
 std::string name_of(TRITONBACKEND_Model* handle) {

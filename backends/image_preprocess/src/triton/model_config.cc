@@ -75,8 +75,7 @@ ElementType element_of(const Json& output, TritonDataType& type) {
     type = kTritonUint8;
     return ElementType::u8;
   }
-  throw ConfigError("the first output is " + name +
-                    "; expected one of TYPE_FP32, TYPE_FP16, TYPE_BF16, TYPE_UINT8");
+  throw ConfigError("the first output is " + name + "; expected one of TYPE_FP32, TYPE_FP16, TYPE_BF16, TYPE_UINT8");
 }
 
 std::vector<int64_t> sample_dims(const Operation& operation) {
@@ -96,9 +95,8 @@ void check_output_dims(const Json& output, const Operation& operation) {
   bool fits = has.size() == made.size();
   for (size_t i = 0; fits && i < made.size(); ++i) fits = has[i] == -1 || made[i] == -1 || has[i] == made[i];
   if (!fits) {
-    throw ConfigError("pictures become " + text_of(made) + " (" +
-                      (operation.layout == Layout::nhwc ? "NHWC" : "NCHW") + "), the first output has dims " +
-                      text_of(has));
+    throw ConfigError("pictures become " + text_of(made) + " (" + (operation.layout == Layout::nhwc ? "NHWC" : "NCHW") +
+                      "), the first output has dims " + text_of(has));
   }
 }
 

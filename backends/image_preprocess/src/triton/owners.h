@@ -32,7 +32,9 @@ inline void check(TRITONSERVER_Error* error) {
 }
 
 // For calls whose failure can change nothing any more.
-inline void ignore(TRITONSERVER_Error* error) { const ErrorOwner owner(error); }
+inline void ignore(TRITONSERVER_Error* error) {
+  const ErrorOwner owner(error);
+}
 
 struct MessageDeleter {
   void operator()(TRITONSERVER_Message* message) const { ignore(TRITONSERVER_MessageDelete(message)); }

@@ -47,7 +47,9 @@ uint32_t read_length(const uint8_t* at) {
   return uint32_t{at[0]} | (uint32_t{at[1]} << 8) | (uint32_t{at[2]} << 16) | (uint32_t{at[3]} << 24);
 }
 
-int code_of(FailureKind kind) { return kind == FailureKind::internal ? kTritonInternal : kTritonInvalidArg; }
+int code_of(FailureKind kind) {
+  return kind == FailureKind::internal ? kTritonInternal : kTritonInvalidArg;
+}
 
 }  // namespace
 
@@ -165,8 +167,8 @@ void RequestTask::gather_encoded(TRITONBACKEND_Input* input, const std::vector<i
     at += length;
   }
   if (jobs_.empty() || static_cast<int64_t>(jobs_.size()) != count) {
-    throw ImageError(FailureKind::input, "the input holds " + std::to_string(jobs_.size()) +
-                                             " pictures, its shape is " + text_of(shape));
+    throw ImageError(FailureKind::input,
+                     "the input holds " + std::to_string(jobs_.size()) + " pictures, its shape is " + text_of(shape));
   }
 }
 
@@ -192,8 +194,8 @@ void RequestTask::gather_raw(TRITONBACKEND_Input* input, const std::vector<int64
   MemoryPlace place;
   const Bytes all = joined(input, buffers, preferred, false, place);
   if (all.size / frame_bytes != frames || all.size % frame_bytes != 0) {
-    throw ImageError(FailureKind::input, "the input has " + std::to_string(all.size) + " bytes, its shape is " +
-                                             text_of(shape));
+    throw ImageError(FailureKind::input,
+                     "the input has " + std::to_string(all.size) + " bytes, its shape is " + text_of(shape));
   }
   for (size_t i = 0; i < frames; ++i) {
     ImageJob job;
@@ -215,8 +217,7 @@ void RequestTask::plan(ImageJob& job) {
     if (job.geometry.output != jobs_.front().geometry.output) {
       throw ImageError(FailureKind::geometry, "of another output size than the first of the request; given " +
                                                   to_string(job.geometry.output) + "; expected " +
-                                                  to_string(jobs_.front().geometry.output) +
-                                                  ", or a request for each");
+                                                  to_string(jobs_.front().geometry.output) + ", or a request for each");
     }
   } catch (const ImageError& error) {
     job.failure = Failure{error.kind(), error.what()};
@@ -224,8 +225,7 @@ void RequestTask::plan(ImageJob& job) {
 }
 
 RequestTask::Buffer RequestTask::output_buffer(const std::string& name, TritonDataType type,
-                                               const std::vector<int64_t>& shape, size_t bytes,
-                                               MemoryPlace preferred) {
+                                               const std::vector<int64_t>& shape, size_t bytes, MemoryPlace preferred) {
   TRITONBACKEND_Output* output = nullptr;
   check(TRITONBACKEND_ResponseOutput(response_.get(), &output, name.c_str(), type, shape.data(),
                                      static_cast<uint32_t>(shape.size())));
