@@ -210,4 +210,10 @@ def _open_closed_streams() -> None:
 def run() -> None:
     """Entry point of the installed command."""
     _open_closed_streams()
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    if "torch" in sys.modules:
+        import gc
+
+        # What is left goes with the process: searching it for garbage once more takes a second after an export.
+        gc.freeze()
+    sys.exit(code)

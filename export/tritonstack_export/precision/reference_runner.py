@@ -16,6 +16,13 @@ from tritonstack_export.source_location import first_line
 NO_QDQ_FUSION = "session.disable_quant_qdq"
 """ONNX Runtime's session option that leaves Q/DQ nodes as they are, so that layers between them run in float."""
 
+_LOOK_THROUGH_CASTS = (
+    "AttentionFusion", "BiasGeluFusion", "BiasSoftmaxFusion", "EmbedLayerNormFusion", "FastGeluFusion", "GeluFusionL1",
+    "GeluFusionL2", "GroupQueryAttentionFusion", "LayerNormFusionL1", "LayerNormFusionL2", "QuickGeluFusion",
+    "SimplifiedLayerNormFusion", "SkipLayerNormFusion",
+)  # fmt: skip
+"""ONNX Runtime's fusions whose patterns allow for Casts in between, and would take the rounding away with them."""
+
 
 class Runner(Protocol):
     """What runs a model: a ReferenceSession, an OnnxSession, or a server."""
@@ -39,19 +46,16 @@ class ReferenceSession:
         self._types = {value.name: element_type(value.type) for value in model.graph.output}
         options = ort.SessionOptions()
         options.log_severity_level = 4
-        # As in OnnxSession: few runs, at sizes that differ.
-        options.enable_mem_pattern = False
-        options.enable_cpu_mem_arena = False
         options.add_session_config_entry(NO_QDQ_FUSION, "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         source: str | bytes = str(path)
+        more: dict[str, Any] = {}
         if rounding.is_low(model):
             source = rounding.emulate(model).SerializeToString()
-            # Beyond basic lie fusions (LayerNorm, GELU) that look through Casts.
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+            more["disabled_optimizers"] = list(_LOOK_THROUGH_CASTS)
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
         try:
-            self._session: Any = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            self._session: Any = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], **more)
         except Exception as error:
             raise GateError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
         self._wanted = {value.name for value in self._session.get_inputs()}
