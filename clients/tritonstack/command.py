@@ -210,10 +210,4 @@ def _open_closed_streams() -> None:
 def run() -> None:
     """Entry point of the installed command."""
     _open_closed_streams()
-    code = main(sys.argv[1:])
-    if "torch" in sys.modules:
-        import gc
-
-        # What is left goes with the process: searching it for garbage once more takes a second after an export.
-        gc.freeze()
-    sys.exit(code)
+    sys.exit(main(sys.argv[1:]))
