@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tritonstack_export.variant_making import VariantMaker
 
 _MEASURES: tuple[tuple[str, data.Direction], ...] = (
-    ("snr_db", "least"), ("cosine", "least"), ("equal", "least"), ("max_rel", "most"), ("max_abs", "most"),
+    ("snr_db", "least"), ("cosine", "least"), ("equal", "least"), ("channel_db", "least"),
+    ("max_rel", "most"), ("max_abs", "most"),
 )  # fmt: skip
 
 

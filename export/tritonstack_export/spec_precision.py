@@ -28,7 +28,8 @@ class Gates(Strict):
     `max_rel`: largest difference divided by that spread (half of largest minus smallest). `max_abs`: the largest
     difference itself.
     `cosine`: smallest cosine of a sample's output with the reference's. `equal`: share of equal values of an output of
-    whole numbers or booleans, which has none of the other measures.
+    whole numbers or booleans, which has none of the other measures. `channel_db`: the SNR of the worst channel,
+    which is a slice of the output along any axis.
     """
 
     snr_db: Number | None = None
@@ -36,6 +37,7 @@ class Gates(Strict):
     max_rel: Positive | None = None
     max_abs: Positive | None = None
     equal: Share | None = None
+    channel_db: Number | None = None
 
 
 class VariantGates(Gates):

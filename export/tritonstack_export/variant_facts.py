@@ -112,7 +112,7 @@ def _row_facts(row: VariantRow) -> dict[str, Any]:
         "against": row.against,
         **{
             key: number(getattr(distance, key))
-            for key in ("snr_db", "cosine", "max_rel", "max_abs", "equal")
+            for key in ("snr_db", "cosine", "max_rel", "max_abs", "equal", "channel_db")
             if getattr(distance, key) is not None
         },
         "passed": row.problem is None,

@@ -298,7 +298,7 @@ def _require_same_ends(original: ModelProto, converted: ModelProto, *, keep_io_t
 
 @dataclass(frozen=True)
 class _Trial:
-    """`worst_db`: the smallest SNR of an output, -inf where one cannot be compared."""
+    """`worst_db`: the smallest SNR of an output or a channel, -inf where one cannot be compared."""
 
     problems: tuple[str, ...]
     worst_db: float
@@ -326,7 +326,7 @@ def _try(
         if distance.problem is not None:
             worst = -math.inf
         elif distance.snr_db is not None:
-            worst = min(worst, distance.snr_db)
+            worst = min(worst, distance.snr_db, math.inf if distance.channel_db is None else distance.channel_db)
     return _Trial(tuple(problems), worst)
 
 

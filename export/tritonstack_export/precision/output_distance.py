@@ -11,7 +11,9 @@ So differences are set in relation to the spread of the output over the samples,
 
 Where the mean over the samples says nothing (one sample, or samples of different shapes) m is the mean of each entry of
 the last axis, and with a single row the mean of all values. An output that never varies has R itself as its signal, and
-max |R| in place of the spread. Whole numbers and booleans have no such measures: the share of equal values counts.
+max |R| in place of the spread. `channel_db` is the snr_db of the worst channel (output_channels.py): one that lost its
+signal is not seen beside others of a larger scale. Whole numbers and booleans have no such measures: the share of equal
+values counts, of all and of those other than the most frequent one (`rare_equal`).
 """
 
 from __future__ import annotations
@@ -23,17 +25,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonstack_export.precision.output_channels import ChannelNoise, ChannelSignals, channel_signals
 from tritonstack_export.samples import Array
 
 Floats = NDArray[np.float64]
 _NO_DIRECTION = 1e-30
 """Below this product of norms two vectors have no direction worth comparing."""
+_LEAST_RARE = 8
 
 
 @dataclass(frozen=True)
 class OutputDistance:
     """The comparison of one output over some samples. Measures that do not apply are None: `equal` is for whole
-    numbers, booleans and strings, the others for floats; `cosine` needs more than one value a sample.
+    numbers, booleans and strings, the others for floats; `cosine` needs more than one value a sample, `channel_db`
+    channels that vary enough. `channel`: which one that is. `rare_equal`: as `equal`, of the values that are not the
+    most frequent one; None where those are fewer than 8.
 
     `problem`: what makes the comparison fail whatever the gates are (shapes, dtypes, NaN, infinities), else None.
     """
@@ -45,15 +51,19 @@ class OutputDistance:
     snr_db: float | None = None
     equal: float | None = None
     problem: str | None = None
+    channel_db: float | None = None
+    channel: str | None = None
+    rare_equal: float | None = None
 
 
 @dataclass(frozen=True)
 class Spread:
     """How much one output of the reference varies. `power`: the signal of the formulas above; `half_range`: half of
-    largest minus smallest."""
+    largest minus smallest; `channels`: the signals of the channels along each axis."""
 
     power: float
     half_range: float
+    channels: tuple[ChannelSignals, ...] = ()
 
 
 def is_float(value: Array) -> bool:
@@ -76,7 +86,9 @@ def spread_of(reference: Sequence[Array]) -> Spread:
     # What remains of equal values after subtracting their mean is rounding.
     if power <= (1e-7 * largest) ** 2:
         power = float(np.mean(np.square(finite)))
-    return Spread(power, half if half > 1e-7 * largest else largest)
+    if half <= 1e-7 * largest:
+        return Spread(power, largest)
+    return Spread(power, half, channel_signals(arrays, half_range=half))
 
 
 def _deviations(arrays: Sequence[Floats]) -> Floats:
@@ -107,7 +119,7 @@ def output_distance(
         if problem is not None:
             return OutputDistance(count, problem=problem)
     if not all(is_float(value) for value in reference):
-        return OutputDistance(count, equal=_equal_share(reference, variant))
+        return OutputDistance(count, equal=_equal_share(reference, variant), rare_equal=_rare_share(reference, variant))
     return _float_distance(reference, variant, spread or spread_of(reference))
 
 
@@ -125,10 +137,20 @@ def _equal_share(reference: Sequence[Array], variant: Sequence[Array]) -> float:
     return same / total if total else 1.0
 
 
+def _rare_share(reference: Sequence[Array], variant: Sequence[Array]) -> float | None:
+    values, counts = np.unique(np.concatenate([value.reshape(-1) for value in reference]), return_counts=True)
+    if not counts.size or counts.sum() - counts.max() < _LEAST_RARE:
+        return None
+    rare = [value != values[counts.argmax()] for value in reference]
+    same = sum(int(np.count_nonzero((a == b)[m])) for a, b, m in zip(reference, variant, rare, strict=True))
+    return same / int(counts.sum() - counts.max())
+
+
 def _float_distance(reference: Sequence[Array], variant: Sequence[Array], spread: Spread) -> OutputDistance:
     noise = largest = 0.0
     elements = 0
     cosine: float | None = None
+    channels = [ChannelNoise(signals) for signals in spread.channels]
     for expected, found in zip(reference, variant, strict=True):
         a, b = expected.astype(np.float64).reshape(-1), found.astype(np.float64).reshape(-1)
         problem = _not_finite(a, b)
@@ -138,6 +160,8 @@ def _float_distance(reference: Sequence[Array], variant: Sequence[Array], spread
         a, b = a[finite], b[finite]
         if not a.size:
             continue
+        for channel in channels:
+            channel.add(expected, found)
         difference = a - b
         noise += float(np.dot(difference, difference))
         largest = max(largest, float(np.abs(difference).max()))
@@ -147,12 +171,15 @@ def _float_distance(reference: Sequence[Array], variant: Sequence[Array], spread
             cosine = here if cosine is None else min(cosine, here)
     if not elements:
         return OutputDistance(len(reference), 0.0, 0.0, None, math.inf)
+    worst = min((ratio for channel in channels if (ratio := channel.worst()) is not None), default=None)
     return OutputDistance(
         len(reference),
         largest,
         _relative(largest, spread.half_range),
         cosine,
         _decibels(spread.power, noise / elements),
+        channel_db=worst[0] if worst is not None else None,
+        channel=worst[1] if worst is not None else None,
     )
 
 

@@ -22,28 +22,38 @@ SAMPLES_PER_BATCH_SIZE = 32
 """At batches above the smallest about this many samples are compared; at the smallest all of them."""
 
 
+MEASURES = ("snr_db", "cosine", "max_rel", "max_abs", "equal", "channel_db")
+
+
 @dataclass(frozen=True)
 class Limits:
-    """What a row has to reach; None: not asked. Of `snr_db`, `cosine` and `equal` at least, of the others at most."""
+    """What a row has to reach; None: not asked. Of `max_rel` and `max_abs` at most, of the others at least."""
 
     snr_db: float | None = None
     cosine: float | None = None
     max_rel: float | None = None
     max_abs: float | None = None
     equal: float | None = None
+    channel_db: float | None = None
 
 
 # Measured with real inputs; docs/precision.md has the table. The worst of EfficientNet-Lite0, MobileNetV2 and MiniLM
 # reach 39 dB in FP16 and 28 dB in BF16; INT8 of all layers of EfficientNet-Lite0, 19 dB, changes 5 % of the top-1.
 DEFAULT_LIMITS: dict[PrecisionName, Limits] = {
-    "fp32": Limits(snr_db=60.0, cosine=0.99999, max_rel=0.01, equal=0.999),
-    "fp16": Limits(snr_db=35.0, cosine=0.999, max_rel=0.05, equal=0.98),
-    "bf16": Limits(snr_db=22.0, cosine=0.985, max_rel=0.15, equal=0.9),
-    "int8": Limits(snr_db=15.0, cosine=0.95, max_rel=0.4, equal=0.85),
+    "fp32": Limits(snr_db=60.0, cosine=0.99999, max_rel=0.01, equal=0.999, channel_db=40.0),
+    "fp16": Limits(snr_db=35.0, cosine=0.999, max_rel=0.05, equal=0.98, channel_db=15.0),
+    "bf16": Limits(snr_db=22.0, cosine=0.985, max_rel=0.15, equal=0.9, channel_db=5.0),
+    "int8": Limits(snr_db=15.0, cosine=0.95, max_rel=0.4, equal=0.85, channel_db=0.0),
 }
 MADE_UP_DB = 17.0
 """Random inputs look alike to a trained model: its outputs hardly vary over them, and so little signal makes the same
 noise look worse (EfficientNet-Lite0 in FP16: 30 dB on random inputs, 47 dB on photographs). A lost output has 0 dB."""
+
+_RARE_PART = 0.5
+"""Of `equal`: a mask that is 99 % background has to have at least this part of it right in the rest, too."""
+_CHANNEL_SLACK_DB = 15.0
+"""By how much the worst channel may lie below what is asked of the whole on random inputs. One that is lost has 0 dB or
+less; of EfficientNet-Lite0's 1000 the worst reaches 40 dB in FP16, 23 in BF16 and 14 in INT8."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,8 @@ def limits_for(output: str, gates: VariantGates, precision: PrecisionName, *, ma
     on which 17 dB less are asked by default."""
     default = DEFAULT_LIMITS[precision]
     if made_up and default.snr_db is not None:
-        default = replace(default, snr_db=default.snr_db - MADE_UP_DB)
+        asked = default.snr_db - MADE_UP_DB
+        default = replace(default, snr_db=asked, channel_db=min(default.channel_db or 0.0, asked - _CHANNEL_SLACK_DB))
     own = gates.outputs.get(output)
 
     def chosen(name: str) -> float | None:
@@ -74,7 +85,7 @@ def limits_for(output: str, gates: VariantGates, precision: PrecisionName, *, ma
                 return float(value)
         return getattr(default, name)  # type: ignore[no-any-return]
 
-    return Limits(*(chosen(name) for name in ("snr_db", "cosine", "max_rel", "max_abs", "equal")))
+    return Limits(*(chosen(name) for name in MEASURES))
 
 
 def judge(distance: OutputDistance, limits: Limits) -> str | None:
@@ -87,6 +98,15 @@ def judge(distance: OutputDistance, limits: Limits) -> str | None:
         if value is not None and limit is not None and value < limit:
             shown = {"snr_db": "SNR", "cosine": "cosine", "equal": "the share of equal values"}[name]
             found.append(f"{shown} is {value:.4g}{unit} where at least {limit:g}{unit} is needed")
+    rare = distance.rare_equal
+    if rare is not None and limits.equal is not None and rare < limits.equal * _RARE_PART:
+        found.append(
+            f"of the values other than the most frequent one only {rare:.1%} are equal where at least "
+            f"{limits.equal * _RARE_PART:.1%} are needed"
+        )
+    value, limit = distance.channel_db, limits.channel_db
+    if value is not None and limit is not None and value < limit:
+        found.append(f"{distance.channel} is spoilt: its SNR is {value:.4g} dB where at least {limit:g} dB is needed")
     for name, shown in (("max_rel", "the largest difference over the spread"), ("max_abs", "the largest difference")):
         value, limit = getattr(distance, name), getattr(limits, name)
         if value is not None and limit is not None and value > limit:

@@ -25,7 +25,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class GateLimit:
-    """One limit of one output: `metric` (``snr_db``, ``cosine``, ``max_rel``, ``max_abs``) has to be at `least` or at
+    """One limit of one output: `metric` (a key of METRICS in wording.py) has to be at `least` or at
     `most` `limit`; `value` is what was measured, None where there is no finite number."""
 
     metric: str

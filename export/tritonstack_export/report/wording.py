@@ -8,6 +8,7 @@ from collections.abc import Mapping
 METRICS = {
     "snr_db": "SNR in dB",
     "cosine": "cosine",
+    "channel_db": "SNR in dB of the worst channel",
     "equal": "share of equal values",
     "max_rel": "relative difference",
     "max_abs": "largest difference",

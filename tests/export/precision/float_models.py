@@ -257,6 +257,15 @@ MODELS: dict[str, FloatModel] = {
         {"far": scalar(1000)},
         frozenset({"Add", "Sub"}),
     ),
+    # A detector: boxes and scores in one output. The scores vanish beside 4000, which the boxes of 300 hide.
+    "scores_beside_boxes": FloatModel(
+        """g (float[N,4,32] x) => (float[N,8,32] y) {
+            b = Mul (x, size)  a = Add (x, far)  r = Relu (a)  d = Sub (r, far)  s = Sigmoid (d)
+            y = Concat <axis = 1> (b, s) }""",
+        normal(1, 4, 32),
+        {"size": scalar(300), "far": scalar(4000)},
+        frozenset({"Add", "Sub"}),
+    ),
     "positions": FloatModel(
         "g (int64[N,16] x) => (float[N,16] y) { f = Cast <to = 1> (x)  m = Mul (f, w)  y = Sin (m) }",
         positions,

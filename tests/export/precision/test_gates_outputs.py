@@ -17,6 +17,7 @@ from tritonstack_export.precision.variant_gates import (
     MADE_UP_DB,
     VariantComparison,
     compare_variant,
+    judge,
     limits_for,
     require_gates,
     worst_rows,
@@ -126,6 +127,76 @@ def test_whole_numbers_and_booleans_count_what_is_equal() -> None:
     assert (found.equal, found.snr_db, found.max_abs) == (0.75, None, None)
     assert output_distance([np.array([True, False])], [np.array([True, True])]).equal == 0.5
     assert output_distance([np.array([], np.int64)], [np.array([], np.int64)]).equal == 1.0
+
+
+def detections(count: int = 12) -> list[Array]:
+    """[1, 7, 64]: four channels of boxes up to 640, three of scores up to 1."""
+    random = np.random.default_rng(3)
+    return [
+        np.concatenate([random.uniform(0, 640, (1, 4, 64)), random.uniform(0, 1, (1, 3, 64))], axis=1).astype(
+            np.float32
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
+def test_scores_lost_beside_boxes_are_caught(precision: Any) -> None:
+    reference = detections()
+    constant = [row.copy() for row in reference]
+    shuffled = [row.copy() for row in reference]
+    for index, row in enumerate(constant):
+        row[:, 5] = 0.5
+        shuffled[index][:, 5] = reference[index - 1][:, 5]
+    limits = limits_for("y", VariantGates(), precision)
+    for variant in (constant, shuffled):
+        found = output_distance(reference, variant)
+        assert found.snr_db is not None and found.snr_db > 50 and found.cosine is not None and found.cosine > 0.9999
+        assert found.channel_db is not None and found.channel_db < 0.5
+    assert "channel 5 of axis -2 is spoilt" in (judge(output_distance(reference, shuffled), limits) or "")
+    lenient = limits_for("y", VariantGates(channel_db=-20), precision)
+    assert judge(output_distance(reference, shuffled), lenient) is None
+    sound = [row.astype(np.float16) for row in reference]
+    assert judge(output_distance(reference, sound), limits) is None
+
+
+def test_channels_on_which_nothing_can_be_said_are_left_out() -> None:
+    """Probabilities of classes that hardly ever occur are lost by rounding, or change by a factor, and mean nothing."""
+    random = np.random.default_rng(4)
+    scores = [random.dirichlet(np.ones(6), (1,)).astype(np.float32) for _ in range(32)]
+    unseen = [np.concatenate([row, random.uniform(0, 1e-6, (1, 1))], axis=1).astype(np.float32) for row in scores]
+    zero = [np.concatenate([row, np.zeros((1, 1))], axis=1).astype(np.float32) for row in scores]
+    assert judge(output_distance(unseen, zero), DEFAULT_LIMITS["fp16"]) is None
+    once = [row.copy() for row in zero]
+    once[7][0, 6] = 0.02
+    found = output_distance(once, zero)
+    assert found.channel_db is None or found.channel_db > 15
+    # An output whose channels never vary, and one with a single value, have no such measure.
+    assert output_distance([np.ones((1, 3))] * 4, [np.ones((1, 3)) + 1e-4] * 4).channel_db is None
+    assert output_distance(rows_of(9, 1, 1), rows_of(9, 1, 1, seed=1)).channel_db is None
+
+
+def test_channels_of_outputs_of_different_lengths_are_those_of_the_last_axis() -> None:
+    reference = [
+        np.concatenate([100 * row, row], axis=-1) for row in (*rows_of(5, 1, 4, 1), *rows_of(5, 1, 7, 1, seed=1))
+    ]
+    variant = [row * np.array([1, 0], np.float32) for row in reference]
+    found = output_distance(reference, variant)
+    assert found.snr_db is not None and found.snr_db > 35
+    assert found.channel == "channel 1 of the last axis" and found.channel_db == pytest.approx(0, abs=0.5)
+
+
+def test_a_mask_that_lost_what_is_no_background() -> None:
+    mask = [np.arange(1000).reshape(1, -1) % 200 == index for index in range(8)]
+    background = [np.zeros_like(row) for row in mask]
+    found = output_distance(mask, background)
+    assert found.equal == pytest.approx(0.995) and found.rare_equal == 0
+    for precision in ("fp16", "bf16", "int8"):
+        problem = judge(found, DEFAULT_LIMITS[precision])  # type: ignore[index]
+        assert problem is not None and "other than the most frequent one only 0.0% are equal" in problem
+    assert judge(output_distance(mask, mask), DEFAULT_LIMITS["fp16"]) is None
+    # Too few to judge.
+    assert output_distance(mask[:1], background[:1]).rare_equal is None
 
 
 def test_empty_floats() -> None:
