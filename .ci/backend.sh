@@ -12,10 +12,10 @@ command -v cmake >/dev/null || packages+=(cmake)
 command -v g++ >/dev/null || packages+=(g++)
 command -v make >/dev/null || packages+=(make)
 have() { [ -f "/usr/include/$1" ] || [ -f "/usr/local/include/$1" ]; }
-have jpeglib.h || packages+=(libjpeg62-turbo-dev)
+have jpeglib.h || packages+=(libjpeg-dev)
 have png.h || packages+=(libpng-dev)
 have webp/demux.h || packages+=(libwebp-dev)
-have catch2/catch.hpp || packages+=(catch2)
+have catch2/catch.hpp || have catch2/catch_all.hpp || packages+=(catch2)
 if [ ${#packages[@]} -gt 0 ]; then
   line="apt-get install -y --no-install-recommends ${packages[*]}"
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
@@ -31,6 +31,11 @@ sanitize=${SANITIZE:-}
 folder=build/backends/image_preprocess${sanitize:+-sanitized}
 mkdir -p "$folder"
 log=$folder/build.log
+# One build at a time in a folder.
+if command -v flock >/dev/null; then
+  exec 9>"$folder/.lock"
+  flock 9
+fi
 # A checkout that was moved would be built where it was.
 if [ -f "$folder/CMakeCache.txt" ] && ! grep -q "^CMAKE_HOME_DIRECTORY:INTERNAL=$PWD/" "$folder/CMakeCache.txt"; then
   rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"

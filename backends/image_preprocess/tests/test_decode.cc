@@ -6,8 +6,8 @@
 #include <vector>
 
 #include <jpeglib.h>
-#include <catch2/catch.hpp>
 
+#include "catch.h"
 #include "core/decode.h"
 #include "core/error.h"
 

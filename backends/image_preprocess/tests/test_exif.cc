@@ -2,8 +2,7 @@
 #include <string>
 #include <vector>
 
-#include <catch2/catch.hpp>
-
+#include "catch.h"
 #include "core/exif.h"
 
 using namespace tritonstack::image;

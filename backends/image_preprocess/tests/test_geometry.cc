@@ -1,5 +1,5 @@
-#include <catch2/catch.hpp>
 
+#include "catch.h"
 #include "core/error.h"
 #include "core/filter.h"
 #include "core/geometry.h"

@@ -1,8 +1,7 @@
 #include <random>
 #include <string>
 
-#include <catch2/catch.hpp>
-
+#include "catch.h"
 #include "core/error.h"
 #include "triton/json.h"
 #include "triton/model_config.h"

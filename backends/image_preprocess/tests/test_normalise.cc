@@ -2,8 +2,7 @@
 #include <cstring>
 #include <limits>
 
-#include <catch2/catch.hpp>
-
+#include "catch.h"
 #include "core/normalise.h"
 
 using namespace tritonstack::image;

@@ -1,7 +1,6 @@
 #include <string>
 
-#include <catch2/catch.hpp>
-
+#include "catch.h"
 #include "core/error.h"
 #include "core/operation.h"
 

@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <catch2/catch.hpp>
-
+#include "catch.h"
 #include "core/filter.h"
 #include "core/resample_cpu.h"
 

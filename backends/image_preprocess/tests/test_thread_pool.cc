@@ -1,8 +1,7 @@
 #include <atomic>
 #include <vector>
 
-#include <catch2/catch.hpp>
-
+#include "catch.h"
 #include "core/thread_pool.h"
 
 using tritonstack::image::ThreadPool;
