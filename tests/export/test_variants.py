@@ -155,7 +155,7 @@ def test_sensitive_layers_fall_back_and_are_told(spec: Callable[..., Path], expo
 
 LOSSY = (
     "precision: {variants: [fp32, int8], int8: {method: max, fallback: false, "
-    "gates: {snr_db: -99, cosine: -1, max_rel: 1000}}}\n"
+    "gates: {snr_db: -99, channel_db: -99, cosine: -1, max_rel: 1000}}}\n"
 )
 
 
