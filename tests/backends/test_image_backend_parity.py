@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from image_backend_models import (
     INPUT,
+    LIBRARY,
     OUTPUT,
     as_batch,
     colour,
@@ -211,6 +213,15 @@ def test_other_kinds_come_out_as_from_pillow(
     client: Client, name: str, pictures: Callable[[], dict[str, bytes]]
 ) -> None:
     compare(client, name, fitting(name, pictures()))
+
+
+@pytest.mark.parametrize("name", ["pixels", "imagenet"])
+def test_jpegs_that_few_programs_write_come_out_as_from_pillow(client: Client, name: str, tmp_path: Path) -> None:
+    """All samplings, also with CMYK, YCCK and arithmetic coding."""
+    subprocess.run([LIBRARY.parent / "tests" / "write_jpegs", tmp_path], check=True, timeout=60)
+    pictures = {path.name: path.read_bytes() for path in sorted(tmp_path.iterdir())}
+    assert len(pictures) > 120
+    compare(client, name, pictures)
 
 
 def test_orientation_is_left_alone_when_told_so(client: Client) -> None:
