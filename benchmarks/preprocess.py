@@ -199,13 +199,14 @@ class CvCuda:
         import torch
 
         cvcuda = self.cvcuda
-        arrays = [np.frombuffer(file, np.uint8) for file in files]
         scale = torch.tensor([255 * value for value in STD], device="cuda").reshape(1, 1, 1, 3)
         base = torch.tensor([255 * value for value in MEAN], device="cuda").reshape(1, 1, 1, 3)
         cv_base, cv_scale = cvcuda.as_tensor(base, "NHWC"), cvcuda.as_tensor(scale, "NHWC")
 
         def run() -> Any:
-            images = [torch.as_tensor(image, device="cuda") for image in self.decoder.decode(arrays, self.parameters)]
+            images = [
+                torch.as_tensor(image, device="cuda") for image in self.decoder.decode(files, params=self.parameters)
+            ]
             pixels = torch.stack(images)
             height, width = pixels.shape[1:3]
             wide = (256, 256 * width // height) if height <= width else (256 * height // width, 256)

@@ -38,7 +38,7 @@ struct JpegTask {
 // How the work is shared out; the defaults are measured (docs/design/2026-11-30-image-preprocess.md).
 struct DecodePolicy {
   bool hardware = true;
-  int feeders = 4;                         // threads that feed the engine, each with a part of the batch
+  int feeders = 1;                         // threads that feed the engine, each with a part of the batch
   int least_fed = 4;                       // pictures in such a part at least
   double thread_share = 0;                 // part of the engine's pictures that other threads take from it
   int64_t gpu_huffman_pixels = 1'000'000;  // from this size on threads leave the Huffman decoding to the GPU; 0: never

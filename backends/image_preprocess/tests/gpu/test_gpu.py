@@ -78,7 +78,7 @@ def test_rounded_pixels_are_those_of_the_cpu(library, pictures, geometry, interp
 
 @pytest.mark.parametrize(
     ("element", "layout", "order"),
-    itertools.product(("FP32", "FP16", "BF16", "UINT8"), ("NCHW", "NHWC"), ("RGB", "BGR")),
+    list(itertools.product(("FP32", "FP16", "BF16", "UINT8"), ("NCHW", "NHWC"), ("RGB", "BGR"))),
 )
 def test_rounded_elements_are_those_of_the_cpu(library, pictures, element, layout, order) -> None:
     """All element types, layouts and channel orders, with padding in the picture."""
