@@ -1,8 +1,9 @@
 """The whole export of EfficientNet-Lite0 (FP32, FP16, INT8 with calibration and fallback, gates, pre-flight) against
-ModelOpt, ONNX Runtime and Polygraphy used by hand for the same results (`export_by_hand.py`).
+ModelOpt, ONNX Runtime and Polygraphy used by hand for the same results: as command lines (`export_by_commands.py`),
+and as libraries in one Python process (`export_by_hand.py`).
 
-Must reach on 2 cores: at most 8 minutes and 6 GiB, and at most half of the wall time of the peer. The two take turns;
-the photographs and TensorRT for RTX are there beforehand for both, results of earlier pre-flights are not. A second
+Must reach on 2 cores: at most 8 minutes and 6 GiB, and at most half of the wall time by hand. The three take turns;
+the photographs and TensorRT for RTX are there beforehand for all, results of earlier pre-flights are not. A second
 export from cache (`--if-changed`, `preflight`) is timed as well.
 """
 
@@ -36,26 +37,26 @@ def main() -> None:
         sys.exit("the photographs are missing: run `make photos`")
     ensure_environment()
     ours: list[dict[str, Any]] = []
-    peers: list[dict[str, Any]] = []
+    peers: dict[str, list[dict[str, Any]]] = {"by_commands": [], "by_hand": []}
     for number in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder:
             ours.append(export(Path(folder)))
-        with tempfile.TemporaryDirectory() as folder:
-            peers.append(by_hand(photos, Path(folder)))
-        print(f"  round {number + 1}: {ours[-1]['seconds']} s, by hand {peers[-1]['total_seconds']} s", file=sys.stderr)
-    ratio = median_ratio([run["seconds"] for run in ours], [run["total_seconds"] for run in peers])
+        for name, runs in peers.items():
+            with tempfile.TemporaryDirectory() as folder:
+                runs.append(by_hand(f"export_{name}.py", photos, Path(folder)))
+        told = ", ".join(f"{name} {runs[-1]['total_seconds']} s" for name, runs in peers.items())
+        print(f"  round {number + 1}: {ours[-1]['seconds']} s, {told}", file=sys.stderr)
+    totals = {name: [run["total_seconds"] for run in runs] for name, runs in peers.items()}
+    own = [run["seconds"] for run in ours]
     save(
         "precision_export",
         {
             "unit": "seconds",
-            "median": {
-                "tritonstack": statistics.median(run["seconds"] for run in ours),
-                "by_hand": statistics.median(run["total_seconds"] for run in peers),
-            },
-            "ratio": round(ratio, 3),
+            "median": {name: statistics.median(found) for name, found in {"tritonstack": own, **totals}.items()},
+            "ratio": {name: round(median_ratio(own, found), 3) for name, found in totals.items()},
             "peak_bytes": max(run["peak_bytes"] for run in ours),
             "tritonstack": ours,
-            "by_hand": peers,
+            **peers,
         },
     )
 
@@ -86,11 +87,13 @@ def export(folder: Path) -> dict[str, Any]:
     return measured
 
 
-def by_hand(photos: Path, folder: Path) -> dict[str, Any]:
-    """One run of the peer."""
-    script = Path(__file__).parent / "export_by_hand.py"
+def by_hand(script: str, photos: Path, folder: Path) -> dict[str, Any]:
+    """One run of a peer."""
     run = subprocess.run(
-        [sys.executable, script, photos, site_folder(), folder], check=True, capture_output=True, text=True
+        [sys.executable, Path(__file__).parent / script, photos, site_folder(), folder],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return result
