@@ -189,7 +189,12 @@ class _Job:
         except GateError as error:
             self._report(maker, (), {}, error)
             raise
-        self._report(maker, published, sizes, None)
+        try:
+            self._report(maker, published, sizes, None)
+        except SetupError as error:
+            raise SetupError(
+                f"{error.summary}; the variants are published all the same", next_step=error.next_step
+            ) from error
         return ExportResult(
             variants=tuple(published),
             created=True,

@@ -143,6 +143,23 @@ def test_a_failed_gate_publishes_nothing(
     assert "net_int8" in (tmp_path / "report.html").read_text()
 
 
+def test_a_report_that_cannot_be_written_says_what_is_published(
+    export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if Path(target).name == "report.json":
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    outcome = export("linear", "--name", "net", "--report", str(tmp_path / "report.json"))
+    assert outcome.code == 1 and "No space left on device" in outcome.err
+    assert "the variants are published all the same" in outcome.err
+    assert (outcome.repository / "net" / "1" / "model.onnx").is_file()
+
+
 def test_sensitive_layers_fall_back_and_are_told(spec: Callable[..., Path], export: Export) -> None:
     outcome = export(spec("spiky", "precision: {variants: [fp32, int8], int8: {method: max, gates: {snr_db: 30}}}\n"))
     assert outcome.code == 0, outcome.err
