@@ -13,6 +13,7 @@ from tritonstack_export.converted_model import MODEL_FILE
 from tritonstack_export.digest import file_sha256, json_sha256
 from tritonstack_export.entry_config import EntryTensors, ServingExtras
 from tritonstack_export.precision import served_path, task_accuracy
+from tritonstack_export.precision.candidate_gate import CandidateGate
 from tritonstack_export.precision.reference_runner import ReferenceSession, reference_session
 from tritonstack_export.precision.variant_gates import VariantComparison, VariantRow, require_gates
 from tritonstack_export.variant import Measured, Variant
@@ -21,13 +22,12 @@ from tritonstack_export.variant_samples import Samples, VariantSamples, read_sam
 if TYPE_CHECKING:
     from tritonstack_export.converted_model import Converted
     from tritonstack_export.loaded_model import LoadedModel
-    from tritonstack_export.precision.int8_gate import Int8Gate
     from tritonstack_export.precision.int8_model import Int8Result
     from tritonstack_export.precision.layer_fallback import Verdict
     from tritonstack_export.precision.low_precision import FloatConversion
     from tritonstack_export.precision.task_accuracy import Accuracy, AccuracyDrop
     from tritonstack_export.spec import ModelSpec
-    from tritonstack_export.spec_precision import PrecisionName, VariantGates
+    from tritonstack_export.spec_precision import PrecisionName
     from tritonstack_export.step_record import Record
 
 
@@ -145,10 +145,7 @@ class VariantMaker:
         with self.record.step(precision):
             judge.floats = self._convert(precision, graph, out)
         with self.record.step(f"{precision} gates"):
-            judge.rows_of(out)
-            judge.require_rows(hint=judge.floats.problem and _KEEP.format(precision=precision))
-            judge.accuracy_of(out)
-            judge.require_accuracy()
+            judge.take(judge.gate()(out), hint=judge.floats.problem and _KEEP.format(precision=precision))
 
     def _convert(self, precision: PrecisionName, graph: Path, out: Path) -> FloatConversion:
         from tritonstack_export.precision.low_precision import convert_float
@@ -178,7 +175,7 @@ class VariantMaker:
             self.samples.calibration,
             self.converted.signature,
             settings,
-            passes=judge.int8_gate(),
+            passes=judge.gate(),
             out=out,
             record=self.record,
             half=half,
@@ -212,11 +209,9 @@ class _Judge:
         self._maker = maker
         self._comparison = comparison
         self._precision = precision
-        self._gates: VariantGates = getattr(maker.spec.precision, precision).gates
         self._allowed = maker.allowed_drop.get(precision)
         self._rows: list[VariantRow] = []
         self._accuracy: AccuracyDrop | None = None
-        self._session: tuple[Path, ReferenceSession] | None = None
 
     def measured(self, **more: object) -> Measured:
         """Everything found so far."""
@@ -231,13 +226,7 @@ class _Judge:
             **more,  # type: ignore[arg-type]
         )
 
-    def rows_of(self, path: Path) -> None:
-        """Compare every output of the file with FP32."""
-        self._session = (path, reference_session(path, self.names))
-        self._accuracy = None
-        self._rows = self._comparison.rows(self._session[1], self._gates, self._precision)
-
-    def require_rows(self, *, hint: str | None = None) -> None:
+    def _require_rows(self, *, hint: str | None) -> None:
         """Raises GateError; where a drop of accuracy is allowed only for results that are no numbers."""
         failed = [row for row in self._rows if row.problem is not None]
         if self._allowed is not None and all(row.distance.problem is None for row in failed):
@@ -249,22 +238,7 @@ class _Judge:
             return
         require_gates(self._rows, self._precision, hint=hint)
 
-    def accuracy_of(self, path: Path) -> None:
-        """Count on the evaluation set, where there is one."""
-        reference = self._maker.reference_accuracy
-        if reference is None or self._maker.spec.evaluation is None:
-            return
-        session = (
-            self._session[1]
-            if self._session is not None and self._session[0] == path
-            else reference_session(path, self.names)
-        )
-        found = self._maker._accuracy(session)
-        if found is None:
-            return
-        self._accuracy = task_accuracy.compare_accuracy(self._precision, reference, found, self._max_drop())
-
-    def require_accuracy(self) -> None:
+    def _require_accuracy(self) -> None:
         """Raises GateError where more is lost than may be."""
         if self._accuracy is None:
             return
@@ -273,28 +247,27 @@ class _Judge:
         if note is not None:
             self._maker.record.note(note)
 
-    def int8_gate(self) -> Int8Gate:
-        """Both gates on a candidate, as the search for sensitive layers wants it."""
-        from tritonstack_export.precision.int8_gate import Int8Gate
-
+    def gate(self) -> CandidateGate:
+        """What a file of this precision has to pass; see `take`."""
         maker = self._maker
-        return Int8Gate(
+        return CandidateGate(
             maker.spec,
             maker.converted.signature,
             maker.folder,
             tuple(self.names),
             self._comparison,
+            self._precision,
             evaluation=maker.samples.evaluation if maker.samples is not None else None,
             reference=maker.reference_accuracy,
             max_drop=self._max_drop(),
             waive_limits=self._allowed is not None,
         )
 
-    def take(self, verdict: Verdict) -> None:
-        """What was found of the candidate that was chosen."""
+    def take(self, verdict: Verdict, *, hint: str | None = None) -> None:
+        """Keep what was found of the file that is to be published. Raises GateError where it does not pass."""
         self._rows, self._accuracy = list(verdict.rows), verdict.accuracy
-        self.require_rows()
-        self.require_accuracy()
+        self._require_rows(hint=hint)
+        self._require_accuracy()
 
     def _max_drop(self) -> float:
         """Points that may be lost."""

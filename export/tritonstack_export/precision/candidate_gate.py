@@ -1,4 +1,4 @@
-"""The gates of INT8 candidates: every output against FP32 on real inputs, then accuracy on the labelled set."""
+"""The gates of a file: every output against FP32 on real inputs, then accuracy on the labelled set."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tritonstack_export.precision.task_accuracy import Accuracy, compare_accurac
 from tritonstack_export.precision.variant_gates import VariantComparison, require_gates
 from tritonstack_export.signature import Signature
 from tritonstack_export.spec import ModelSpec
+from tritonstack_export.spec_precision import PrecisionName, VariantGates
 
 
 @dataclass(frozen=True)
-class Int8Gate:
+class CandidateGate:
     """Judges a file; see `layer_fallback.Gate`. `comparison`: FP32's outputs on the samples of the numeric gates.
 
     `evaluation`, `reference`: the labelled set and what FP32 reaches on it, None where the spec has none. `max_drop`:
@@ -29,6 +30,7 @@ class Int8Gate:
     folder: Path
     outputs: tuple[str, ...]
     comparison: VariantComparison
+    precision: PrecisionName
     evaluation: Dataset | None = None
     reference: Accuracy | None = None
     max_drop: float = 1.0
@@ -37,15 +39,16 @@ class Int8Gate:
     def __call__(self, path: Path) -> Verdict:
         """The verdict; accuracy is only counted where the outputs pass."""
         session = reference_session(path, self.outputs)
-        rows = tuple(self.comparison.rows(session, self.spec.precision.int8.gates, "int8"))
+        limits: VariantGates = getattr(self.spec.precision, self.precision).gates
+        rows = tuple(self.comparison.rows(session, limits, self.precision))
         try:
-            require_gates([row for row in rows if row.distance.problem or not self.waive_limits], "int8")
+            require_gates([row for row in rows if row.distance.problem or not self.waive_limits], self.precision)
         except GateError as error:
             return Verdict(False, error.summary, rows)
         if self.evaluation is None or self.reference is None:
             return Verdict(True, "", rows)
         found = measure(session.run, self.evaluation, self.spec, self.signature, folder=self.folder)
-        drop = compare_accuracy("int8", self.reference, found, self.max_drop)
+        drop = compare_accuracy(self.precision, self.reference, found, self.max_drop)
         return Verdict(drop.passed, "" if drop.passed else _too_much(drop.text(), self.max_drop), rows, drop)
 
 
