@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from tritonstack_export.engine.plan_record import PLAN_NAME, RECORD_NAME
 from tritonstack_export.publication import publication_lock
 from tritonstack_export.repository import manifest, parse_config, read_config_text, render_config
 from tritonstack_export.repository.layout import CONFIG_NAME
+from tritonstack_export.whole_file import taking_place_of
 
 if TYPE_CHECKING:
     from tritonstack_export.repository import ModelConfig
@@ -293,19 +293,10 @@ def _write_if_new(path: Path, content: bytes) -> bool:
 
 @contextmanager
 def _taking_place_of(path: Path) -> Iterator[IO[bytes]]:
-    """A new file to write, which gets the name `path` once all of it is on the disk, or vanishes when that fails."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-        sync_folder(path.parent)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """As `whole_file.taking_place_of`, and the name is on the disk too."""
+    with taking_place_of(path) as file:
+        yield file
+    sync_folder(path.parent)
 
 
 def _sha256(text: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from tritonstack.errors import SetupError, UsageError
 from tritonstack_export.report.data import ExportReport
+from tritonstack_export.whole_file import taking_place_of
 
 SUFFIXES = (".html", ".json", ".xml")
 
@@ -38,26 +38,16 @@ def write_report(report: ExportReport, path: Path) -> Path:
     if path.suffix.lower() not in SUFFIXES:
         require_report_file("--report", path)
     content = render(report, path.suffix.lower()).encode("utf-8", "backslashreplace")
-    temporary = ""
+    umask = os.umask(0)
+    os.umask(umask)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with taking_place_of(path, mode=0o666 & ~umask) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except BaseException as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise SetupError(
-                f"the report {path} could not be written: {error.strerror or error}",
-                next_step="check the free space and the permissions there",
-            ) from error
-        raise
+    except OSError as error:
+        raise SetupError(
+            f"the report {path} could not be written: {error.strerror or error}",
+            next_step="check the free space and the permissions there",
+        ) from error
     return path
 
 

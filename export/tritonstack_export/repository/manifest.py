@@ -8,9 +8,7 @@ files (config, labels) are written as ``../config.pbtxt``. All other fields belo
 from __future__ import annotations
 
 import json
-import os
 import stat
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -18,6 +16,7 @@ from typing import Any
 
 from tritonstack.errors import RepositoryError
 from tritonstack_export.digest import file_sha256
+from tritonstack_export.whole_file import taking_place_of
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
@@ -67,17 +66,8 @@ def write(version_dir: Path, manifest: Manifest) -> Path:
     """Write the manifest into `version_dir` in one step (temporary name, fsync, rename); returns its path."""
     text = json.dumps(manifest.as_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     path = version_dir / MANIFEST_NAME
-    handle, temporary = tempfile.mkstemp(prefix=f".{MANIFEST_NAME}.", dir=version_dir)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with taking_place_of(path) as file:
+        file.write(text.encode())
     return path
 
 
