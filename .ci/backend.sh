@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the image preprocessing backend into build/backends/image_preprocess. Safe to run again: only what changed is
-# compiled. CUDA=AUTO|ON|OFF and SANITIZE=address,undefined are passed on; a sanitized build has a folder of its own.
+# compiled. CUDA=AUTO|ON|OFF and SANITIZE=address,undefined or thread are passed on; sanitized builds have folders of
+# their own.
 # Debian packages are installed where we are root; elsewhere the exact line is printed and the exit code is 2.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,6 +30,8 @@ fi
 
 sanitize=${SANITIZE:-}
 folder=build/backends/image_preprocess${sanitize:+-sanitized}
+# ThreadSanitizer goes with no other, so its build stands beside theirs.
+[ "$sanitize" != thread ] || folder=build/backends/image_preprocess-thread
 mkdir -p "$folder"
 log=$folder/build.log
 # One build at a time in a folder.

@@ -13,6 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "png_checksums.h"
+
+using tritonstack::image::is_png;
+using tritonstack::image::mend_png;
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 // Of the sanitizers' runtime, where one is linked.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
@@ -48,28 +53,6 @@ std::vector<Input> read_seeds(const char* folder) {
   return seeds;
 }
 
-uint32_t checksum(const uint8_t* data, size_t size) {
-  uint32_t sum = 0xFFFFFFFFU;
-  for (size_t i = 0; i < size; ++i) {
-    sum ^= data[i];
-    for (int bit = 0; bit < 8; ++bit) sum = (sum >> 1) ^ (0xEDB88320U & (0U - (sum & 1U)));
-  }
-  return ~sum;
-}
-
-// Without right check sums hardly any mutated PNG would get past its first chunk.
-void mend_png(Input& input) {
-  size_t at = 8;
-  while (at + 12 <= input.size()) {
-    const size_t length = (size_t{input[at]} << 24) | (size_t{input[at + 1]} << 16) | (size_t{input[at + 2]} << 8) |
-                          size_t{input[at + 3]};
-    if (length > input.size() - at - 12) return;
-    const uint32_t sum = checksum(input.data() + at + 4, length + 4);
-    for (size_t i = 0; i < 4; ++i) input[at + 8 + length + i] = static_cast<uint8_t>(sum >> (24 - 8 * i));
-    at += length + 12;
-  }
-}
-
 class Mutator {
  public:
   Mutator(const std::vector<Input>& seeds, uint64_t run) : seeds_(seeds), random_(run * 2654435761U + 1) {}
@@ -78,8 +61,8 @@ class Mutator {
     Input input = seeds_[below(seeds_.size())];
     const size_t changes = 1 + below(6);
     for (size_t i = 0; i < changes && !input.empty(); ++i) change(input);
-    const bool png = input.size() > 8 && input[0] == 0x89;
-    if (png && below(8) != 0) mend_png(input);
+    const bool png = is_png(input.data(), input.size());
+    if (png && below(8) != 0) mend_png(input.data(), input.size());
     input.insert(input.begin(), static_cast<uint8_t>(random_()));
     return input;
   }

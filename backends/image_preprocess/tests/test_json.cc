@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <random>
 #include <string>
 
 #include "catch.h"
 #include "core/error.h"
+#include "core/thread_pool.h"
 #include "triton/json.h"
 #include "triton/model_config.h"
 
@@ -61,4 +63,23 @@ TEST_CASE("parameters for clients are left alone, unknown ones are refused") {
       Json::parse("{" + tensors + R"(,"parameters":{"tritonstack.image_bytes":{"string_value":"{}"}}})")));
   REQUIRE_THROWS_AS(read_model_config(Json::parse("{" + tensors + R"(,"parameters":{"hight":{"string_value":"3"}}})")),
                     ConfigError);
+}
+
+TEST_CASE("GPU instances share the processors") {
+  const auto read = [](const std::string& more) {
+    return read_model_config(Json::parse(
+        R"({"input":[{"name":"i","data_type":"TYPE_STRING","dims":[1]}],)"
+        R"("output":[{"name":"o","data_type":"TYPE_FP32","dims":[3,-1,-1]}])" +
+        more + "}"));
+  };
+  REQUIRE(read("").gpu_instances == 0);
+  REQUIRE(read(R"(,"instance_group":[{"kind":"KIND_CPU","count":9}])").gpu_instances == 0);
+  const ModelConfig five = read(
+      R"(,"instance_group":[{"kind":"KIND_GPU","count":2,"gpus":[0,1]},{"kind":"KIND_GPU"},{"kind":"KIND_CPU","count":4}])");
+  REQUIRE(five.gpu_instances == 5);
+  REQUIRE(five.decode_threads() == std::clamp(usable_processors() / 5, 1, 16));
+  REQUIRE(read(R"(,"instance_group":[{"kind":"KIND_GPU","count":100000}])").decode_threads() == 1);
+  REQUIRE(read(R"(,"parameters":{"decode_threads":{"string_value":"7"}})").decode_threads() == 7);
+  REQUIRE(read(R"(,"parameters":{"decode_threads":{"string_value":"0"}})").decode_threads() == 0);
+  REQUIRE_THROWS_AS(read(R"(,"parameters":{"decode_threads":{"string_value":"-1"}})"), ConfigError);
 }

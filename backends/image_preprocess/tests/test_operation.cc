@@ -24,6 +24,7 @@ TEST_CASE("defaults") {
   REQUIRE(operation.resize == ResizeMode::none);
   REQUIRE(operation.antialias);
   REQUIRE(operation.round_u8);
+  REQUIRE_FALSE(operation.decode_threads);
   REQUIRE(operation.max_pixels == 100'000'000);
   REQUIRE(operation.max_bytes == 67'108'864);
   REQUIRE_FALSE(fixed_output_size(operation));
@@ -42,6 +43,7 @@ TEST_CASE("every value is read") {
                                                {"mean", "0.485, 0.456, 0.406"},
                                                {"std", "1e-1,2,3"},
                                                {"threads", "0"},
+                                               {"decode_threads", "3"},
                                                {"on_gpu_output_unavailable", "fail"}},
                                               ElementType::f32);
   REQUIRE(operation.target == Size{32, 48});
@@ -50,6 +52,7 @@ TEST_CASE("every value is read") {
   REQUIRE(operation.mean[1] == 0.456F);
   REQUIRE(operation.std[0] == 0.1F);
   REQUIRE(operation.threads == 0);
+  REQUIRE(operation.decode_threads == 3);
   REQUIRE(operation.fail_without_gpu_output);
 }
 

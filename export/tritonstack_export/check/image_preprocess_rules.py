@@ -84,6 +84,7 @@ SETTINGS: dict[str, Setting] = {
     "max_pixels": _whole(1, 1_000_000_000),
     "max_bytes": _whole(1, 2**31 - 1),
     "threads": _whole(0, 1024),
+    "decode_threads": _whole(0, 1024),
     "on_gpu_output_unavailable": _choice("fallback", "fail"),
 }
 """Every parameter of the backend, in its own order."""

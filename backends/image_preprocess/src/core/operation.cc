@@ -24,7 +24,8 @@ const char* const kNames[] = {
     "exif",          "gray",
     "cmyk",          "alpha",
     "max_pixels",    "max_bytes",
-    "threads",       "on_gpu_output_unavailable",
+    "threads",       "decode_threads",
+    "on_gpu_output_unavailable",
 };
 
 constexpr int kMaxThreads = 1024;
@@ -246,6 +247,7 @@ Operation parse_operation(const Settings& settings, ElementType element) {
   reader.whole("max_pixels", operation.max_pixels, 1, 1'000'000'000);
   reader.whole("max_bytes", operation.max_bytes, 1, 2'147'483'647);
   reader.whole("threads", operation.threads, 0, kMaxThreads);
+  if (reader.has("decode_threads")) reader.whole("decode_threads", operation.decode_threads.emplace(), 0, kMaxThreads);
   reader.choice<bool>("on_gpu_output_unavailable", operation.fail_without_gpu_output,
                       {{"fallback", false}, {"fail", true}});
   check_crop_fits(operation);

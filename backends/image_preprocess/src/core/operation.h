@@ -54,6 +54,7 @@ struct Operation {
   int64_t max_pixels = 100'000'000;
   int64_t max_bytes = 67'108'864;
   int threads = 1;  // of a CPU instance; 0: all cores
+  std::optional<int> decode_threads;  // of a GPU instance; 0: all cores; none: its share of them
   bool fail_without_gpu_output = false;
 };
 

@@ -5,17 +5,12 @@
 #include <algorithm>
 
 namespace tritonstack::image {
-namespace {
-
-// Processors this process may run on, which in a container are fewer than the machine has.
 int usable_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
   return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
-
-}  // namespace
 
 ThreadPool::ThreadPool(int threads) {
   const int wanted = threads == 0 ? usable_processors() : threads;

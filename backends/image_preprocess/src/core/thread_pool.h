@@ -10,6 +10,9 @@
 
 namespace tritonstack::image {
 
+// Processors that this process may run on, which in a container are fewer than the machine has.
+int usable_processors();
+
 // The calling thread is one of the workers, so a pool of one starts no thread at all.
 class ThreadPool {
  public:

@@ -85,11 +85,12 @@ std::unique_ptr<Executor> Instance::make_executor(TRITONBACKEND_ModelInstance* h
                                               " is to run on a GPU, and this backend was built without CUDA; next: "
                                               "build it with CUDA=ON, or use KIND_CPU");
   }
-  log(kTritonInfo, "image_preprocess: " + name + " runs on GPU " + std::to_string(device));
   GpuOptions options;
   options.device = device;
   options.nvjpeg_path = model.backend().nvjpeg_path();
-  options.decode_threads = operation.threads;
+  options.decode_threads = model.config().decode_threads();
+  log(kTritonInfo, "image_preprocess: " + name + " runs on GPU " + std::to_string(device) + ", decode_threads " +
+                       std::to_string(options.decode_threads));
   return make_gpu_executor(operation, options);
 }
 

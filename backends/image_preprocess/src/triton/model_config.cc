@@ -1,8 +1,11 @@
 #include "triton/model_config.h"
 
+#include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "core/error.h"
+#include "core/thread_pool.h"
 
 namespace tritonstack::image {
 namespace {
@@ -112,6 +115,18 @@ void check_geometry_output(const Json& config, ModelConfig& result) {
   result.geometry_output = second.at("name").string();
 }
 
+// Triton has put the GPUs of every group into the config by the time a backend sees it.
+int count_gpu_instances(const Json& config) {
+  int64_t count = 0;
+  for (const Json& group : config.at("instance_group").items()) {
+    const std::string& kind = group.at("kind").string();
+    if (kind != "KIND_GPU" && kind != "KIND_AUTO") continue;
+    const auto gpus = static_cast<int64_t>(group.at("gpus").items().size());
+    count += std::max<int64_t>(group.at("count").whole(1), 1) * std::max<int64_t>(gpus, 1);
+  }
+  return static_cast<int>(std::min<int64_t>(count, std::numeric_limits<int>::max()));
+}
+
 Json tensor(const char* name, const char* type, const std::vector<int64_t>& dims) {
   Json result = Json::object();
   result.set("name", Json::text(name));
@@ -135,7 +150,15 @@ ModelConfig read_model_config(const Json& config) {
   result.operation = parse_operation(settings, element_of(output, result.output_type));
   check_output_dims(output, result.operation);
   check_geometry_output(config, result);
+  result.gpu_instances = count_gpu_instances(config);
   return result;
+}
+
+int ModelConfig::decode_threads() const {
+  // Each thread keeps decoder states and device memory of its own.
+  constexpr int kMost = 16;
+  if (operation.decode_threads) return *operation.decode_threads;
+  return std::clamp(usable_processors() / std::max(gpu_instances, 1), 1, kMost);
 }
 
 bool complete_model_config(Json& config, int64_t default_batch) {

@@ -18,6 +18,10 @@ struct ModelConfig {
   std::string output;
   TritonDataType output_type = kTritonFp32;
   std::optional<std::string> geometry_output;
+  int gpu_instances = 0;  // that Triton makes of this model, over all GPUs
+
+  // Of the pool of one GPU instance: what the parameter says, else an even share of the processors, 1 to 16.
+  int decode_threads() const;
 };
 
 // Raises ConfigError naming what is wrong, what was given and what is expected.

@@ -83,7 +83,7 @@ TRITONSTACK_EXPORT void* tritonstack_image_create(const char* settings, const ch
     options.nvjpeg_path = taken(values, "nvjpeg_path", std::string{});
     auto instance = std::make_unique<Instance>();
     instance->operation = parse_operation(values, element_of(element));
-    options.decode_threads = instance->operation.threads;
+    options.decode_threads = instance->operation.decode_threads.value_or(instance->operation.threads);
     if (device < 0) {
       instance->executor = make_cpu_executor(instance->operation);
     } else {
