@@ -1,4 +1,4 @@
-"""When requests are sent: closed loop, or open loop with Poisson or constant arrivals.
+"""When requests are sent: closed loop, or open loop by a timetable.
 
 A closed loop keeps `concurrency` requests in flight and sends the next one when an answer comes, so a slow server
 slows the load down. An open loop sends by the clock, whatever the server does, as independent users would.
@@ -7,17 +7,13 @@ slows the load down. An open loop sends by the clock, whatever the server does, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from tritonstack.errors import UsageError
+from tritonstack.load.schedule import GapKind, Schedule, steady
 
-_CHUNK = 4096
-"""Gaps drawn at a time, so that a schedule of any length costs constant memory."""
-
-ArrivalKind = Literal["poisson", "constant"]
+ArrivalKind = Literal["poisson", "constant", "gamma", "schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +33,46 @@ class ClosedLoop:
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """`rate` requests per second by the clock, at Poisson or constant intervals."""
+    """`rate` requests per second by the clock, at gaps of `kind` (see `Gaps`), or whatever a `timetable` says.
+
+    With a timetable of its own (`OpenLoop.following`), `kind` is ``schedule`` and `rate` its mean.
+    """
 
     rate: float
     kind: ArrivalKind = "poisson"
+    burstiness: float = 1.0
+    timetable: Schedule | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not (0 < self.rate < float("inf")):
-            raise UsageError(
-                "a rate must be a positive number of requests per second", given=f"{self.rate:g}", expected="> 0"
-            )
+        if (self.kind == "schedule") != (self.timetable is not None):
+            raise UsageError("an arrival of kind 'schedule' has a timetable, no other has", given=self.kind)
+        if self.timetable is None:
+            steady(self.rate, self._gap_kind, burstiness=self.burstiness)
+
+    @classmethod
+    def following(cls, timetable: Schedule) -> OpenLoop:
+        """The open loop that sends by `timetable`: a ramp, steps, a trace."""
+        return cls(timetable.mean_rate, "schedule", 1.0, timetable)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The timetable of this loop."""
+        if self.timetable is not None:
+            return self.timetable
+        return steady(self.rate, self._gap_kind, burstiness=self.burstiness)
 
     @property
     def label(self) -> str:
-        return f"rate {self.rate:g}/s {self.kind}"
+        return self.schedule.label
 
     def offsets_s(self, seed: int) -> Iterator[float]:
-        """Endless send times in seconds from the start, ascending.
+        """Send times in seconds from the start, ascending; endless unless the timetable ends."""
+        for dues in self.schedule.chunks(seed):
+            yield from dues.offset_s.tolist()
 
-        Constant: the i-th is exactly ``i / rate`` (no accumulated rounding). Poisson: gaps are exponential with mean
-        ``1 / rate``, drawn from PCG64 seeded with `seed`, so the same seed gives the same arrivals everywhere.
-        """
-        if self.kind == "constant":
-            index = 0
-            while True:
-                yield index / self.rate
-                index += 1
-        generator = np.random.Generator(np.random.PCG64(seed))
-        now_s = 0.0
-        while True:
-            times_s = now_s + np.cumsum(generator.exponential(1.0 / self.rate, _CHUNK))
-            yield from times_s.tolist()
-            now_s = float(times_s[-1])
+    @property
+    def _gap_kind(self) -> GapKind:
+        return "poisson" if self.kind == "schedule" else self.kind
 
 
 Arrival = ClosedLoop | OpenLoop
