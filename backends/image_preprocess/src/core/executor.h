@@ -55,6 +55,9 @@ class Executor {
   // Where raw frames and outputs are best. A hint to Triton; jobs may come with any place.
   virtual MemoryPlace preferred_place() const = 0;
 
+  // What a log should tell beside the place, such as the decoder in use; empty where there is nothing.
+  virtual std::string description() const { return {}; }
+
   // Processes every job without `failure`. What is wrong with one picture goes into its `failure`; only what breaks the
   // whole batch is thrown. On return nothing reads inputs or writes outputs any more, on any stream.
   virtual void run(ImageJob* jobs, size_t count) = 0;

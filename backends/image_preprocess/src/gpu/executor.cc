@@ -40,6 +40,7 @@ GpuExecutor::GpuExecutor(const Operation& operation, const GpuOptions& options, 
       device_(options.device),
       pool_(options.decode_threads),
       plan_(fused_, exact_),
+      short_plan_(fused_),
       scratch_(static_cast<size_t>(pool_.size())),
       decoded_(static_cast<size_t>(pool_.size())) {
   std::string reason;
@@ -273,11 +274,10 @@ FusedImage GpuExecutor::describe_image(const ImageJob& job, const Source& source
 }
 
 void GpuExecutor::launch(const ImageJob* jobs) {
-  plan_.clear();
-  plan_.prepare(images_.data(), images_.size());
-  for (FusedImage& image : images_) plan_.add(image);
+  lay_out_tiles();
   const size_t tile_offset = aligned(images_.size() * sizeof(FusedImage));
-  const size_t taps_offset = tile_offset + aligned(plan_.tiles().size() * sizeof(Tile));
+  const size_t short_tile_offset = tile_offset + aligned(plan_.tiles().size() * sizeof(Tile));
+  const size_t taps_offset = short_tile_offset + aligned(short_plan_.tiles().size() * sizeof(Tile));
   if (exact_) {
     taps_.clear();
     for (size_t n = 0; n < images_.size(); ++n) {
@@ -289,7 +289,7 @@ void GpuExecutor::launch(const ImageJob* jobs) {
                 covered.width);
     }
   }
-  const size_t bytes = taps_offset + (exact_ ? taps_.bytes() : 0);
+  const size_t bytes = taps_offset + (exact_ ? taps_.bytes() : short_plan_.table_bytes());
   uint8_t* on_device = descriptions_.reserve(bytes);
   uint8_t* staging = staging_.reserve(bytes);
   if (exact_) {
@@ -299,31 +299,50 @@ void GpuExecutor::launch(const ImageJob* jobs) {
       images_[n].columns = taps_.at(2 * n + 1, on_device + taps_offset);
     }
   }
+  short_plan_.write_tables(staging + taps_offset);
+  for (const size_t n : in_short_form_) short_plan_.place(images_[n], on_device + taps_offset);
   std::memcpy(staging, images_.data(), images_.size() * sizeof(FusedImage));
   std::memcpy(staging + tile_offset, plan_.tiles().data(), plan_.tiles().size() * sizeof(Tile));
+  std::memcpy(staging + short_tile_offset, short_plan_.tiles().data(), short_plan_.tiles().size() * sizeof(Tile));
   check(cudaMemcpyAsync(on_device, staging, bytes, cudaMemcpyHostToDevice, stream_.get()),
         "copy of the description of a batch");
-  launch_kernel(reinterpret_cast<const FusedImage*>(on_device), reinterpret_cast<const Tile*>(on_device + tile_offset));
+  launch_kernels(on_device);
 }
 
-void GpuExecutor::launch_kernel(const FusedImage* images, const Tile* tiles) {
-  if (exact_) {
-    launch_exact(fused_, images, tiles, plan_.tiles().size(), stream_.get());
-  } else {
-    launch_fused(fused_, images, tiles, plan_.tiles().size(), plan_.words_per_thread(), stream_.get());
+// Which kernel does which picture: the exact one all or none, the short one all of a batch but rare pictures with windows
+// wider than it can hold.
+void GpuExecutor::lay_out_tiles() {
+  plan_.clear();
+  short_plan_.clear();
+  in_short_form_.clear();
+  others_.clear();
+  const bool may_be_short = ShortPlan::serves(fused_, exact_);
+  for (size_t n = 0; n < images_.size(); ++n) {
+    const bool is_short = may_be_short && short_plan_.add(images_[n], static_cast<int>(n));
+    (is_short ? in_short_form_ : others_).push_back(n);
   }
+  plan_.prepare(images_, others_);
+  for (const size_t n : others_) plan_.add(images_[n], static_cast<int>(n));
+}
+
+void GpuExecutor::launch_kernels(const uint8_t* descriptions) {
+  const auto* images = reinterpret_cast<const FusedImage*>(descriptions);
+  const uint8_t* at = descriptions + aligned(images_.size() * sizeof(FusedImage));
+  const auto* tiles = reinterpret_cast<const Tile*>(at);
+  const auto* short_tiles = reinterpret_cast<const Tile*>(at + aligned(plan_.tiles().size() * sizeof(Tile)));
+  if (exact_) return launch_exact(fused_, images, tiles, plan_.tiles().size(), stream_.get());
+  launch_short(fused_, images, short_tiles, short_plan_.tiles().size(), short_plan_.shared_bytes(), stream_.get());
+  launch_fused(fused_, images, tiles, plan_.tiles().size(), plan_.words_per_thread(), stream_.get());
 }
 
 double GpuExecutor::time_kernel(ImageJob* jobs, size_t count, int repeats) {
   check(cudaSetDevice(device_), "cudaSetDevice");
   run(jobs, count);
-  const auto* images = reinterpret_cast<const FusedImage*>(descriptions_.reserve(0));
-  const auto* tiles =
-      reinterpret_cast<const Tile*>(descriptions_.reserve(0) + aligned(images_.size() * sizeof(FusedImage)));
+  const uint8_t* descriptions = descriptions_.reserve(0);
   const Event begin(true);
   const Event end(true);
   begin.record(stream_);
-  for (int i = 0; i < repeats; ++i) launch_kernel(images, tiles);
+  for (int i = 0; i < repeats; ++i) launch_kernels(descriptions);
   end.record(stream_);
   end.synchronize();
   return end.milliseconds_since(begin);

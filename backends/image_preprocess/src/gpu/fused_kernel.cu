@@ -21,20 +21,6 @@ namespace tritonstack::image {
 
 namespace {
 
-// A triangle's weights are positive and sum to 1, so only the cubic can leave 0 … 255.
-template <bool kClamp>
-__device__ __forceinline__ void write_pixel(const FusedOperation& operation, const FusedImage& image, int y, int x,
-                                            const float (&pixel)[3]) {
-#pragma unroll
-  for (int c = 0; c < 3; ++c) {
-    float value = operation.bgr ? pixel[2 - c] : pixel[c];
-    if constexpr (kClamp) value = fminf(fmaxf(value, 0.0F), 255.0F);
-    if (operation.round_u8) value = rintf(value);
-    store(image.output, element_offset(image, operation.nhwc, y, x, c), operation.element,
-          fmaf(value, operation.scale[c], operation.shift[c]));
-  }
-}
-
 // For strips that do not fit the shared memory: the whole block sums up one output at a time.
 template <bool kCubic, bool kPlain>
 __device__ void sum_up_outputs(const FusedOperation& operation, const FusedImage& image, int y0, int y1, int x0,
@@ -76,24 +62,6 @@ __device__ void sum_up_outputs(const FusedOperation& operation, const FusedImage
   }
 }
 
-// What the resized picture does not cover.
-__device__ void write_padding(const FusedOperation& operation, const FusedImage& image, const Tile& tile, int rows) {
-  const int bottom = min(tile.row + rows, image.out_height);
-  const int right = min(tile.column + image.tile_columns, image.out_width);
-  if (tile.row >= image.covered_top && bottom <= image.covered_bottom && tile.column >= image.covered_left &&
-      right <= image.covered_right) {
-    return;
-  }
-  const float value = static_cast<float>(operation.pad_value);
-  const float pixel[3] = {value, value, value};
-  for (int y = tile.row; y < bottom; ++y) {
-    const bool inside = y >= image.covered_top && y < image.covered_bottom;
-    for (int x = tile.column + static_cast<int>(threadIdx.x); x < right; x += kThreads) {
-      if (!inside || x < image.covered_left || x >= image.covered_right) write_pixel<false>(operation, image, y, x, pixel);
-    }
-  }
-}
-
 template <int kWords, bool kCubic, bool kPlain>
 __global__ void __launch_bounds__(kThreads, kCubic ? (kWords == 1 ? 3 : 2) : (kWords == 1 ? 4 : 3))
     fused_kernel(const __grid_constant__ FusedOperation operation, const FusedImage* __restrict__ images,
@@ -107,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, kCubic ? (kWords == 1 ? 3 : 2) : (kW
 
   const Tile tile = tiles[blockIdx.x];
   const FusedImage& image = images[tile.image];
-  write_padding(operation, image, tile, kRows);
+  write_padding(operation, image, tile, kRows, image.tile_columns);
   const int y0 = max(tile.row, image.covered_top);
   const int y1 = min(tile.row + kRows, image.covered_bottom);
   const int x0 = max(tile.column, image.covered_left);

@@ -13,6 +13,7 @@
 #include "gpu/cuda_handles.h"
 #include "gpu/jpeg_decoder.h"
 #include "gpu/kernels.h"
+#include "gpu/short_plan.h"
 #include "gpu/tap_tables.h"
 
 namespace tritonstack::image {
@@ -73,7 +74,8 @@ class GpuExecutor : public Executor {
   void upload(ImageJob* jobs, size_t count);
   FusedImage describe_image(const ImageJob& job, const Source& source) const;
   void launch(const ImageJob* jobs);
-  void launch_kernel(const FusedImage* images, const Tile* tiles);
+  void lay_out_tiles();
+  void launch_kernels(const uint8_t* descriptions);
 
   Operation operation_;
   bool exact_;
@@ -81,6 +83,7 @@ class GpuExecutor : public Executor {
   int device_;
   ThreadPool pool_;
   TilePlan plan_;
+  ShortPlan short_plan_;
   TapTables taps_;
   Stream stream_;
   DeviceBuffer table_;
@@ -93,6 +96,8 @@ class GpuExecutor : public Executor {
   std::vector<Source> sources_;
   std::vector<FusedImage> images_;
   std::vector<size_t> active_;
+  std::vector<size_t> in_short_form_;
+  std::vector<size_t> others_;
   std::vector<size_t> uploads_;
   std::vector<JpegTask> tasks_;
   std::vector<size_t> task_jobs_;

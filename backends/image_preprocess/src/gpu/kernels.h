@@ -9,6 +9,7 @@
 
 #include "core/geometry.h"
 #include "core/operation.h"
+#include "core/short_tables.h"
 
 namespace tritonstack::image {
 
@@ -19,6 +20,19 @@ struct DeviceTaps {
   const int* taps;
   const int* weights;
   int stride;
+};
+
+// What the short kernel needs to know of a picture beyond its FusedImage; the tables are those of core/short_tables.h.
+struct ShortForm {
+  const RowStep* steps;
+  const int32_t* starts;
+  const uint32_t* weights;  // [output column][pair]
+  const int32_t* firsts;
+  int pairs;
+  int group_threads;  // threads that share a source row; a multiple of 32
+  int tile_rows, tile_columns;
+  int row_bytes;              // between rows of sums in shared memory
+  int weights_at, firsts_at;  // where the tables' copies begin in shared memory
 };
 
 // One picture of a batch. Pixels are 8-bit RGB, interleaved.
@@ -37,13 +51,17 @@ struct FusedImage {
   double row_scale, column_scale;  // in / resized
   bool vertical_first;       // exact kernel only
   DeviceTaps rows, columns;  // exact kernel only; output i is covered_top + i or covered_left + i
+  ShortForm short_form;      // short kernel only
 };
 
-// The work of one block: output rows and columns from the given ones on.
+// The work of one block: output rows and columns from the given ones on. Short kernel only: the source columns
+// first … end - 1 lie under it.
 struct Tile {
   int image;
   int row;
   int column;
+  int first;
+  int end;
 };
 
 // What all pictures of a model share.
@@ -65,31 +83,34 @@ FusedOperation fused_operation(const Operation& operation);
 // True where pixels must come out as Pillow's: then the exact kernel runs, else the one in float.
 bool is_exact(const Operation& operation);
 
-// A batch laid out for a launch. `image` is filled by the caller except for tile_columns.
+// Tiles of the float and the exact kernel. Pictures are filled by the caller except for tile_columns.
 class TilePlan {
  public:
   TilePlan(const FusedOperation& operation, bool exact) : operation_(operation), exact_(exact) {}
 
   void clear();
-  void add(FusedImage& image);
+  // `number` is the picture's place in the array given to the launch.
+  void add(FusedImage& image, int number);
 
   const std::vector<Tile>& tiles() const { return tiles_; }
   // Words of four bytes of a source row that each thread of the float kernel owns.
   int words_per_thread() const { return words_per_thread_; }
-  // Chooses words_per_thread for the pictures to come.
-  void prepare(const FusedImage* images, size_t count);
+  // Chooses words_per_thread for the pictures to come, which are those of the given numbers.
+  void prepare(const std::vector<FusedImage>& images, const std::vector<size_t>& numbers);
 
  private:
   FusedOperation operation_;
   bool exact_;
   int words_per_thread_ = 1;
-  int images_ = 0;
   std::vector<Tile> tiles_;
 };
 
 // Both arrays lie in device memory. Raises CudaError where the launch fails.
 void launch_fused(const FusedOperation& operation, const FusedImage* images, const Tile* tiles, size_t tile_count,
                   int words_per_thread, cudaStream_t stream);
+// Tiles of several pictures of which each was laid out by ShortPlan.
+void launch_short(const FusedOperation& operation, const FusedImage* images, const Tile* tiles, size_t tile_count,
+                  size_t shared_bytes, cudaStream_t stream);
 void launch_exact(const FusedOperation& operation, const FusedImage* images, const Tile* tiles, size_t tile_count,
                   cudaStream_t stream);
 
@@ -104,5 +125,14 @@ constexpr int kExactRows = 8;
 constexpr int kExactColumns = 64;
 constexpr int kThreads = 256;
 constexpr int kMaxWordsPerThread = 3;
+// The short kernel: threads of a block, words of a source row that each owns, steps that are asked for ahead of time, output
+// rows of a group, columns at most, and shared memory at most, beside the ring of the rows asked for.
+constexpr int kShortThreads = 256;
+constexpr int kShortWords = 3;
+constexpr int kShortStages = 4;
+constexpr int kShortRows = 8;
+constexpr int kShortColumns = 256;
+constexpr size_t kShortRingBytes = size_t{kShortStages} * 2 * kShortWords * kShortThreads * 4;
+constexpr size_t kShortSharedBytes = 64 * 1024;
 
 }  // namespace tritonstack::image

@@ -39,19 +39,19 @@ FusedOperation fused_operation(const Operation& operation) {
 
 void TilePlan::clear() {
   tiles_.clear();
-  images_ = 0;
   words_per_thread_ = 1;
 }
 
-void TilePlan::prepare(const FusedImage* images, size_t count) {
-  const bool narrow = std::all_of(images, images + count, [&](const FusedImage& image) {
+void TilePlan::prepare(const std::vector<FusedImage>& images, const std::vector<size_t>& numbers) {
+  const bool narrow = std::all_of(numbers.begin(), numbers.end(), [&](size_t number) {
+    const FusedImage& image = images[number];
     const int columns = image.covered_right - image.covered_left;
     return strip_bytes(image, columns, operation_.interpolation) <= int64_t{kThreads} * 4;
   });
   words_per_thread_ = narrow ? 1 : kMaxWordsPerThread;
 }
 
-void TilePlan::add(FusedImage& image) {
+void TilePlan::add(FusedImage& image, int number) {
   int columns = image.out_width;
   int rows = kExactRows;
   if (exact_) {
@@ -73,10 +73,9 @@ void TilePlan::add(FusedImage& image) {
   image.column_scale = static_cast<double>(image.in_width) / image.resized_width;
   for (int row = 0; row < image.out_height; row += rows) {
     for (int column = 0; column < image.out_width; column += columns) {
-      tiles_.push_back({images_, row, column});
+      tiles_.push_back({number, row, column, 0, 0});
     }
   }
-  ++images_;
 }
 
 }  // namespace tritonstack::image

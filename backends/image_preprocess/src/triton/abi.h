@@ -115,6 +115,8 @@ TRITONSERVER_Error* TRITONBACKEND_RequestInput(TRITONBACKEND_Request* request, c
                                                TRITONBACKEND_Input** input);
 TRITONSERVER_Error* TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request* request, uint32_t* count);
 TRITONSERVER_Error* TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request* request, uint32_t index, const char** name);
+TRITONSERVER_Error* TRITONBACKEND_RequestOutputBufferProperties(TRITONBACKEND_Request* request, const char* name,
+                                                                size_t* bytes, int* memory_type, int64_t* memory_id);
 TRITONSERVER_Error* TRITONBACKEND_RequestRelease(TRITONBACKEND_Request* request, uint32_t flags);
 TRITONSERVER_Error* TRITONBACKEND_InputProperties(TRITONBACKEND_Input* input, const char** name, int* data_type,
                                                   const int64_t** shape, uint32_t* dimensions, uint64_t* bytes,

@@ -91,7 +91,11 @@ std::unique_ptr<Executor> Instance::make_executor(TRITONBACKEND_ModelInstance* h
   options.decode_threads = model.config().decode_threads();
   log(kTritonInfo, "image_preprocess: " + name + " runs on GPU " + std::to_string(device) + ", decode_threads " +
                        std::to_string(options.decode_threads));
-  return make_gpu_executor(operation, options);
+  auto executor = make_gpu_executor(operation, options);
+  if (const std::string decoder = executor->description(); !decoder.empty()) {
+    log(kTritonInfo, "image_preprocess: " + name + " decodes JPEGs by " + decoder);
+  }
+  return executor;
 }
 
 void Instance::execute(TRITONBACKEND_Request** requests, uint32_t count) {

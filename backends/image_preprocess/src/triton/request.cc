@@ -249,6 +249,17 @@ void RequestTask::allocate(MemoryPlace preferred) {
   }
 }
 
+// Where the request wants an output that is best made in `preferred`. A reply over the wire and system shared memory are
+// the host's whatever is asked for; an ensemble takes what the step before offers.
+MemoryPlace RequestTask::wanted_place(const std::string& name, size_t bytes, MemoryPlace preferred) {
+  int memory_type = memory_type_of(preferred.memory);
+  int64_t memory_id = preferred.device;
+  const ErrorOwner error(
+      TRITONBACKEND_RequestOutputBufferProperties(handle_, name.c_str(), &bytes, &memory_type, &memory_id));
+  // Not every allocator of a server can be asked.
+  return error ? preferred : place_of(memory_type, memory_id);
+}
+
 void RequestTask::allocate_pixels(MemoryPlace preferred) {
   const ModelConfig& config = model_.config();
   const Size size = jobs_.front().geometry.output;
@@ -259,8 +270,9 @@ void RequestTask::allocate_pixels(MemoryPlace preferred) {
   shape.push_back(size.width);
   if (config.operation.layout == Layout::nhwc) shape.push_back(kChannels);
   const size_t bytes = sample_bytes(config.operation, size);
-  const Buffer buffer = output_buffer(config.output, config.output_type, shape, bytes * jobs_.size(), preferred);
-  if (preferred.memory == Memory::gpu && buffer.place.memory != Memory::gpu) {
+  const MemoryPlace wanted = wanted_place(config.output, bytes * jobs_.size(), preferred);
+  const Buffer buffer = output_buffer(config.output, config.output_type, shape, bytes * jobs_.size(), wanted);
+  if (wanted.memory == Memory::gpu && buffer.place.memory != Memory::gpu) {
     model_.metrics().count_fallback();
     if (config.operation.fail_without_gpu_output) {
       refuse(kTritonUnavailable,

@@ -56,6 +56,7 @@ class RequestTask {
   Bytes joined(TRITONBACKEND_Input* input, uint32_t buffers, MemoryPlace preferred, bool on_host, MemoryPlace& place);
   Buffer output_buffer(const std::string& name, TritonDataType type, const std::vector<int64_t>& shape, size_t bytes,
                        MemoryPlace preferred);
+  MemoryPlace wanted_place(const std::string& name, size_t bytes, MemoryPlace preferred);
   void allocate_pixels(MemoryPlace preferred);
   void allocate_geometry();
   void refuse_for(size_t picture, const Failure& failure);
