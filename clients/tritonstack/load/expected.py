@@ -136,8 +136,8 @@ def recorded(
 ) -> ExpectedAnswer:
     """The answer of a request sent once, as what is expected from then on; only `outputs` where some are named.
 
-    Raises ServerError where the reply is malformed or its tensors are not in it (they lie in shared memory), TensorError
-    for a data type that nobody knows.
+    Raises ServerError where the reply is malformed or its tensors are not in it (they lie in shared memory),
+    TensorError for a data type that nobody knows.
     """
     decoded = _decode(reply, protocol)
     tensors = []

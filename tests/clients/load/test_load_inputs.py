@@ -7,11 +7,9 @@ import pytest
 
 from tritonstack.client.model import ModelConfigView, ModelMetadata
 from tritonstack.errors import TensorError, UsageError
+from tritonstack.load.input_pool import POOL_BYTES, POOL_REQUESTS, InputPool
 from tritonstack.load.inputs import (
-    POOL_BYTES,
-    POOL_REQUESTS,
     ArrayInputs,
-    InputPool,
     InputSource,
     RandomInputs,
     ZeroInputs,
