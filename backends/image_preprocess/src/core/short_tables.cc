@@ -26,19 +26,19 @@ uint32_t pack(int32_t low, int32_t high) {
   return static_cast<uint32_t>(static_cast<uint16_t>(low)) | static_cast<uint32_t>(static_cast<uint16_t>(high)) << 16;
 }
 
-// One output's window: its first source row and the weights from there on.
-struct RowWindow {
+// One output's window: its first source pixel and the weights from there on.
+struct Window {
   int first = 0;
   std::vector<int32_t> weights;
 
   int end() const { return first + static_cast<int>(weights.size()); }
-  int32_t at(int row) const {
-    return row >= first && row < end() ? weights[static_cast<size_t>(row - first)] : 0;
+  int32_t at(int pixel) const {
+    return pixel >= first && pixel < end() ? weights[static_cast<size_t>(pixel - first)] : 0;
   }
 };
 
 // Steps for the rows [from, to), the last one marked; one step of weight 0 where there are none.
-void add_steps(RowProgram& program, int from, int to, int in, const RowWindow& now, const RowWindow& next) {
+void add_steps(RowProgram& program, int from, int to, int in, const Window& now, const Window& next) {
   program.starts.push_back(static_cast<int32_t>(program.steps.size()));
   if (from >= to) program.steps.push_back({std::clamp(from, 0, in - 1), 0, 0, 0});
   for (int row = from; row < to; row += 2) {
@@ -57,19 +57,19 @@ RowProgram make_row_program(Interpolation interpolation, bool antialias, int in,
   const int before = begin > 0 ? 1 : 0;
   const Taps<double> taps = make_taps(interpolation, antialias, in, out, begin - before, count + before);
   const auto window = [&](int i) {
-    RowWindow result;
+    Window result;
     if (i < -before || i >= count) return result;
     result.first = taps.first[static_cast<size_t>(i + before)];
     result.weights = rounded(taps, i + before, cubic ? kCubicRowBits : kLinearRowBits);
     return result;
   };
   RowProgram program;
-  RowWindow last = window(-1);
-  RowWindow now = window(0);
-  const RowWindow none;
+  Window last = window(-1);
+  Window now = window(0);
+  const Window none;
   add_steps(program, now.first, streamed ? last.end() : now.first, in, none, now);
   for (int i = 0; i < count; ++i) {
-    RowWindow next = window(i + 1);
+    Window next = window(i + 1);
     const int from = streamed ? std::max(now.first, last.end()) : now.first;
     add_steps(program, from, now.end(), in, now, streamed ? next : none);
     last = std::move(now);
@@ -82,20 +82,25 @@ RowProgram make_row_program(Interpolation interpolation, bool antialias, int in,
 ColumnTable make_column_table(Interpolation interpolation, bool antialias, int in, int out, int begin, int count) {
   const Taps<double> taps = make_taps(interpolation, antialias, in, out, begin, count);
   ColumnTable table;
+  std::vector<Window> windows;
   for (int i = 0; i < count; ++i) {
-    const int first = taps.first[static_cast<size_t>(i)];
-    table.firsts.push_back(first / 2 * 2);
-    table.ends.push_back(first + taps.taps[static_cast<size_t>(i)]);
+    Window window{taps.first[static_cast<size_t>(i)], rounded(taps, i, kColumnBits)};
+    // Pillow's windows often end in pixels without weight, which would cost a pair.
+    while (window.weights.back() == 0) window.weights.pop_back();
+    while (window.weights.front() == 0) {
+      window.weights.erase(window.weights.begin());
+      ++window.first;
+    }
+    table.firsts.push_back(window.first / 2 * 2);
+    table.ends.push_back(window.end());
     table.pairs = std::max(table.pairs, (table.ends.back() - table.firsts.back() + 1) / 2);
+    windows.push_back(std::move(window));
   }
-  table.weights.resize(static_cast<size_t>(count) * static_cast<size_t>(table.pairs), 0);
   for (int i = 0; i < count; ++i) {
-    const std::vector<int32_t> weights = rounded(taps, i, kColumnBits);
-    const auto lead = static_cast<size_t>(taps.first[static_cast<size_t>(i)] % 2);
-    for (size_t k = 0; k < weights.size(); ++k) {
-      const size_t at = k + lead;
-      table.weights[static_cast<size_t>(i) * static_cast<size_t>(table.pairs) + at / 2] |=
-          at % 2 == 0 ? pack(weights[k], 0) : pack(0, weights[k]);
+    const Window& window = windows[static_cast<size_t>(i)];
+    for (int n = 0; n < table.pairs; ++n) {
+      const int pixel = table.firsts[static_cast<size_t>(i)] + 2 * n;
+      table.weights.push_back(pack(window.at(pixel), window.at(pixel + 1)));
     }
   }
   return table;

@@ -132,7 +132,7 @@ constexpr int kShortWords = 3;
 constexpr int kShortStages = 4;
 constexpr int kShortRows = 8;
 constexpr int kShortColumns = 256;
-constexpr size_t kShortRingBytes = size_t{kShortStages} * 2 * kShortWords * kShortThreads * 4;
+constexpr size_t kShortRingBytes = size_t{kShortStages} * 2 * (32 * kShortWords + 4) * 4 * (kShortThreads / 32);
 constexpr size_t kShortSharedBytes = 64 * 1024;
 
 }  // namespace tritonstack::image

@@ -1,13 +1,15 @@
 // Resampling for elements of at most 16 bits, with crop, padding, normalisation, layout and cast in one launch a batch.
 //
-// The idea: weights are short integers made by the host (core/short_tables.h), so that one dp2a instruction adds two rows'
-// bytes to a sum, with no conversion. A group of threads owns 8 output rows of a strip of columns; each thread owns a few
-// words of every source row. Two rows are interleaved by two permutations a word and added to two running output rows,
-// and a complete row goes to shared memory in 16 bits. The horizontal pass takes pairs of pixels from there: a warp does
-// eight rows of four times four columns, so that neither its reads nor its vectors of results meet in a bank or in a sector.
+// The idea: weights are short integers made by the host (core/short_tables.h), so that one dp2a instruction adds two pixels'
+// bytes to a sum, with no conversion. A group of warps owns 8 output rows of a strip of columns, each thread four pixels of
+// every source row. Source rows come through a ring in shared memory, several steps ahead. Two of them are interleaved by
+// two permutations a word and added to two running output rows. A complete row goes to shared memory in 16 bits, laid out
+// for the horizontal pass: one word holds the high bytes and the low bytes of a channel of two neighbouring pixels, which
+// are two dp2a again. There, a warp does eight rows of four times four columns, so that neither its reads nor its vectors
+// of results meet in a bank or in a sector.
 //
-// The next rows are loaded before the present ones are added. Only rows and columns under the crop are read. Errors stay
-// below a twentieth of a pixel value's step; the elements' own rounding is of that size.
+// Only rows and columns under the crop are read. Errors stay below a twentieth of a pixel value's step; the elements' own
+// rounding is of that size.
 
 #include <cuda_pipeline_primitives.h>
 
@@ -23,9 +25,8 @@ constexpr int kWords = kShortWords;
 // Sums are cut by 8 bits on their way to shared memory; half of that rounds.
 constexpr int kCut = 8;
 constexpr int kHalf = 1 << (kCut - 1);
-// Words of one step's rows in the ring.
-constexpr int kStage = 2 * kWords * kShortThreads;
 
+// The sum plus the two halves of `weights` times bytes 0 and 1 (low) or 2 and 3 (high) of `bytes`.
 template <bool kSigned>
 __device__ __forceinline__ int dot_low(uint32_t weights, uint32_t bytes, int sum) {
   int result;
@@ -48,6 +49,13 @@ __device__ __forceinline__ int dot_high(uint32_t weights, uint32_t bytes, int su
   return result;
 }
 
+// As dot_low for signed weights and signed bytes.
+__device__ __forceinline__ int dot_low_signed(uint32_t weights, uint32_t bytes, int sum) {
+  int result;
+  asm("dp2a.lo.s32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(weights), "r"(bytes), "r"(sum));
+  return result;
+}
+
 // A word of which some bytes may lie outside of the readable memory.
 __device__ uint32_t guarded(const uint8_t* at, const uint8_t* begin, const uint8_t* end) {
   uint32_t word = 0;
@@ -57,47 +65,124 @@ __device__ uint32_t guarded(const uint8_t* at, const uint8_t* begin, const uint8
   return word;
 }
 
-// How a tile reads its words: rows that start at any byte need two of them for each, and at the ends of the readable
-// memory every byte is looked at.
-enum class Access { aligned, shifted, guarded };
+// How a tile's rows lie in memory: each 16 bytes, 4 bytes, or anyhow aligned; or so near to the ends of the readable memory
+// that every byte is looked at.
+enum class Access { sixteen, four, any, guarded };
 
-// What a thread reads of each row: the words `first`, `first` + 32, … that lie before `words`. A warp owns neighbouring
-// words, so a row costs one address whatever its width.
+// Words of a warp in a source row, and the room for them in the ring: one word more where rows begin inside of words.
+constexpr int kWarpWords = 32 * kWords;
+constexpr int kRowWords = kWarpWords + 4;
+constexpr int kStageWords = 2 * kRowWords;
+static_assert(kShortRingBytes == size_t{kShortStages} * kStageWords * 4 * (kShortThreads / 32));
+
+// What a warp reads of each row: `words` words from `base` on, which belongs to row 0.
 struct Strip {
-  const uint8_t* base;  // word `first` of row 0
+  const uint8_t* base;
   const uint8_t* begin;
   const uint8_t* end;
   uint32_t pitch;
   int last_row;
-  int first;
   int words;
 
-  __device__ __forceinline__ bool has(int w) const { return first + 32 * w < words; }
+  __device__ __forceinline__ const uint8_t* row(int row) const {
+    return base + uint64_t{static_cast<uint32_t>(row)} * pitch;
+  }
+};
 
-  template <Access kAccess>
-  __device__ __forceinline__ void load_row(int row, uint32_t (&out)[kWords]) const {
-    const uint8_t* at = base + uint64_t{static_cast<uint32_t>(row)} * pitch;
-    const auto shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at) & 3U);
+// Source rows on their way through the ring: a warp's lanes ask for words side by side, and each takes its own later.
+template <Access kAccess>
+class RowQueue {
+ public:
+  __device__ __forceinline__ RowQueue(const Strip& strip, const int4* steps, int first, int last, uint32_t* ring)
+      : strip_(strip), steps_(steps), ahead_(first), last_(last), begin_(ring), slot_(ring) {
 #pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      out[w] = 0;
-      if (!has(w)) continue;
-      if constexpr (kAccess == Access::aligned) {
-        out[w] = __ldg(reinterpret_cast<const uint32_t*>(at) + 32 * w);
-      } else if constexpr (kAccess == Access::shifted) {
-        const auto* low = reinterpret_cast<const uint32_t*>(at - shift) + 32 * w;
-        out[w] = __funnelshift_r(__ldg(low), __ldg(low + 1), shift * 8U);
+    for (int n = 0; n < kShortStages - 1; ++n) {
+      ask(slot_);
+      slot_ += kStageWords;
+    }
+    // The stage that is asked for while the first one is taken.
+    free_ = slot_;
+    slot_ = ring;
+  }
+
+  // The lane's words of the next step's two rows, of which `row` is the first.
+  __device__ __forceinline__ void take(int row, uint32_t (&words)[2][kWords]) {
+    __pipeline_wait_prior(kShortStages - 2);
+    // What other lanes asked for is there as well, and all of them have taken what lay in the free stage.
+    __syncwarp();
+    ask(free_);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const uint32_t* mine = slot_ + lane * kWords;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t raw[kWords + 1];
+#pragma unroll
+      for (int w = 0; w < kWords + (kAccess == Access::any ? 1 : 0); ++w) raw[w] = mine[r * kRowWords + w];
+      if constexpr (kAccess == Access::any) {
+        const auto shift = static_cast<uint32_t>(
+            reinterpret_cast<uintptr_t>(strip_.row(r == 0 ? row : min(row + 1, strip_.last_row))) & 3U) * 8U;
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) words[r][w] = __funnelshift_r(raw[w], raw[w + 1], shift);
       } else {
-        out[w] = guarded(at + 128 * w, begin, end);
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) words[r][w] = raw[w];
+      }
+    }
+    free_ = slot_;
+    slot_ += kStageWords;
+    if (slot_ == begin_ + kShortStages * kStageWords) slot_ = begin_;
+  }
+
+ private:
+  __device__ __forceinline__ void ask(uint32_t* to) {
+    if (ahead_ <= last_) {
+      const int row = __ldg(&steps_[ahead_].x);
+      const int next = min(row + 1, strip_.last_row);
+      if constexpr (kAccess == Access::sixteen) {
+        // Quarters of the lanes' work: 16 bytes each, the first row's and then the second's.
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        constexpr int kVectors = kWarpWords / 4;
+#pragma unroll
+        for (int n = 0; n < 2 * kVectors; n += 32) {
+          const int vector = n + lane;
+          const int r = vector >= kVectors ? 1 : 0;
+          const int word = (vector - r * kVectors) * 4;
+          if (vector < 2 * kVectors && word < strip_.words) {
+            __pipeline_memcpy_async(to + r * kRowWords + word, strip_.row(r == 0 ? row : next) + 4 * word, 16);
+          }
+        }
+      } else {
+        ask_row(row, to);
+        ask_row(next, to + kRowWords);
+      }
+    }
+    __pipeline_commit();
+    ++ahead_;
+  }
+
+  __device__ __forceinline__ void ask_row(int row, uint32_t* to) const {
+    const uint8_t* at = strip_.row(row);
+    const int words = strip_.words + (kAccess == Access::any ? 1 : 0);
+    if constexpr (kAccess == Access::any) at -= reinterpret_cast<uintptr_t>(at) & 3U;
+#pragma unroll
+    for (int w = 0; w < kWords + (kAccess == Access::any ? 1 : 0); ++w) {
+      const int word = w * 32 + static_cast<int>(threadIdx.x) % 32;
+      if (word >= words || word > kWarpWords) continue;
+      if constexpr (kAccess == Access::guarded) {
+        to[word] = guarded(at + 4 * word, strip_.begin, strip_.end);
+      } else {
+        __pipeline_memcpy_async(to + word, at + 4 * word, 4);
       }
     }
   }
 
-  template <Access kAccess>
-  __device__ __forceinline__ void load(int row, uint32_t (&out)[2][kWords]) const {
-    load_row<kAccess>(row, out[0]);
-    load_row<kAccess>(min(row + 1, last_row), out[1]);
-  }
+  const Strip& strip_;
+  const int4* steps_;
+  int ahead_;
+  int last_;
+  uint32_t* begin_;
+  uint32_t* slot_;
+  uint32_t* free_;
 };
 
 using Sums = int[kWords][4];
@@ -122,73 +207,10 @@ __device__ __forceinline__ void add(Sums& sums, uint32_t weights, const uint32_t
   }
 }
 
-// Rows on their way. Aligned words go through a ring in shared memory, several steps ahead and without registers; each
-// thread reads back only what it asked for itself, so no barrier is needed. Others are loaded one step ahead.
-template <Access kAccess>
-class RowQueue {
- public:
-  __device__ __forceinline__ RowQueue(const Strip& strip, const int4* steps, int first, int last, uint8_t* ring)
-      : strip_(strip), steps_(steps), ahead_(first), last_(last), slot_(reinterpret_cast<uint32_t*>(ring) + threadIdx.x) {
-    if constexpr (kAccess == Access::aligned) {
-      end_ = slot_ + kShortStages * kStage;
-      begin_ = slot_;
-      for (int n = 0; n < kShortStages - 1; ++n) ask();
-    } else {
-      strip_.load<kAccess>(__ldg(&steps_[first].x), coming_);
-    }
-  }
-
-  // The words of the next step's two rows.
-  __device__ __forceinline__ void take(uint32_t (&words)[2][kWords]) {
-    if constexpr (kAccess == Access::aligned) {
-      ask();
-      __pipeline_wait_prior(kShortStages - 1);
-#pragma unroll
-      for (int w = 0; w < 2 * kWords; ++w) words[w / kWords][w % kWords] = slot_[w * kShortThreads];
-    } else {
-#pragma unroll
-      for (int w = 0; w < 2 * kWords; ++w) words[w / kWords][w % kWords] = coming_[w / kWords][w % kWords];
-      ahead_ = min(ahead_ + 1, last_);
-      strip_.load<kAccess>(__ldg(&steps_[ahead_].x), coming_);
-    }
-  }
-
- private:
-  // Asks for the rows of one more step and moves on by a slot: the one asked for now is read kShortStages - 1 calls later,
-  // and the one after it is read next.
-  __device__ __forceinline__ void ask() {
-    if (ahead_ <= last_) {
-      const int row = __ldg(&steps_[ahead_].x);
-      ask_row(row, slot_);
-      ask_row(min(row + 1, strip_.last_row), slot_ + kWords * kShortThreads);
-    }
-    __pipeline_commit();
-    ++ahead_;
-    slot_ += kStage;
-    if (slot_ == end_) slot_ = begin_;
-  }
-
-  __device__ __forceinline__ void ask_row(int row, uint32_t* to) const {
-    const uint8_t* at = strip_.base + uint64_t{static_cast<uint32_t>(row)} * strip_.pitch;
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      if (strip_.has(w)) __pipeline_memcpy_async(to + w * kShortThreads, at + 128 * w, 4);
-    }
-  }
-
-  const Strip& strip_;
-  const int4* steps_;
-  int ahead_;
-  int last_;
-  uint32_t* slot_;
-  uint32_t* begin_ = nullptr;
-  uint32_t* end_ = nullptr;
-  uint32_t coming_[2][kWords];
-};
-
-// The vertical pass of one group: output rows [from, to) of the program into shared memory.
+// The vertical pass of one warp: output rows [from, to) of the program into shared memory. `rows` is where the warp's words
+// of the first of them go.
 template <Access kAccess, bool kCubic>
-__device__ __forceinline__ void sum_rows(const Strip& strip, const ShortForm& form, int from, int to, uint8_t* ring,
+__device__ __forceinline__ void sum_rows(const Strip& strip, const ShortForm& form, int from, int to, uint32_t* ring,
                                          uint8_t* rows) {
   const auto* steps = reinterpret_cast<const int4*>(form.steps);
   // The cubic has no running next row, so it begins with its own.
@@ -202,7 +224,7 @@ __device__ __forceinline__ void sum_rows(const Strip& strip, const ShortForm& fo
     bool complete = false;
     do {
       uint32_t present[2][kWords];
-      queue.take(present);
+      queue.take(now.x, present);
       step = min(step + 1, last);
       const int4 next = __ldg(steps + step);
       uint32_t low[kWords];
@@ -218,14 +240,19 @@ __device__ __forceinline__ void sum_rows(const Strip& strip, const ShortForm& fo
       now = next;
     } while (!complete);
     if (output >= from) {
-      auto* to_row = reinterpret_cast<uint2*>(rows + (output - from) * form.row_bytes) + strip.first;
+      // Two pairs of pixels of three channels, of each the high bytes (2) and the low ones (1) of the sums.
+      auto* to_row = reinterpret_cast<uint2*>(rows + (output - from) * form.row_bytes) + threadIdx.x % 32 * kWords;
+      uint32_t pairs[2 * kWords];
 #pragma unroll
-      for (int w = 0; w < kWords; ++w) {
-        // Bytes 1 and 2 of each sum.
-        const auto packed = make_uint2(
-            __byte_perm(static_cast<uint32_t>(sums[w][0]), static_cast<uint32_t>(sums[w][1]), 0x6521),
-            __byte_perm(static_cast<uint32_t>(sums[w][2]), static_cast<uint32_t>(sums[w][3]), 0x6521));
-        if (strip.has(w)) to_row[32 * w] = packed;
+      for (int n = 0; n < 2 * kWords; ++n) {
+        const int even = n / 3 * 6 + n % 3;
+        const int odd = even + 3;
+        pairs[n] = __byte_perm(static_cast<uint32_t>(sums[even / 4][even % 4]),
+                               static_cast<uint32_t>(sums[odd / 4][odd % 4]), 0x5162);
+      }
+      if (static_cast<int>(threadIdx.x % 32) * kWords < strip.words) {
+#pragma unroll
+        for (int n = 0; n < kWords; ++n) to_row[n] = make_uint2(pairs[2 * n], pairs[2 * n + 1]);
       }
     }
     restart(sums);
@@ -244,14 +271,10 @@ __device__ __forceinline__ void sum_rows(const Strip& strip, const ShortForm& fo
   }
 }
 
-__device__ __forceinline__ int low_half(uint32_t pair) { return static_cast<int16_t>(pair & 0xFFFFU); }
-__device__ __forceinline__ int high_half(uint32_t pair) { return static_cast<int>(pair) >> 16; }
-
 // The horizontal pass and everything behind it for the covered part of a tile.
 template <bool kCubic>
 __device__ __forceinline__ void write_columns(const FusedOperation& operation, const FusedImage& image,
-                                              const Tile& tile, const uint8_t* shared, int y0, int y1, int x0, int x1,
-                                              int lead) {
+                                              const Tile& tile, const uint8_t* shared, int y0, int y1, int x0, int x1) {
   const ShortForm& form = image.short_form;
   const auto* weights = reinterpret_cast<const uint32_t*>(shared + form.weights_at);
   const auto* firsts = reinterpret_cast<const int32_t*>(shared + form.firsts_at);
@@ -270,24 +293,23 @@ __device__ __forceinline__ void write_columns(const FusedOperation& operation, c
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int column = min(x + j, columns - 1);
-      const uint32_t* at = row + (3 * (firsts[column] - tile.first) + lead) / 2;
+      const uint32_t* at = row + (firsts[column] - tile.first) / 2 * 3;
       const uint32_t* weight = weights + column * pairs;
-      int sums[3] = {};
+      int high[3] = {};
+      int low[3] = {};
 #pragma unroll 2
       for (int n = 0; n < pairs; ++n) {
         const uint32_t both = weight[n];
-        const int even = low_half(both);
-        const int odd = high_half(both);
-        const uint32_t first = at[3 * n];
-        const uint32_t second = at[3 * n + 1];
-        const uint32_t third = at[3 * n + 2];
-        sums[0] += low_half(first) * even + high_half(second) * odd;
-        sums[1] += high_half(first) * even + low_half(third) * odd;
-        sums[2] += low_half(second) * even + high_half(third) * odd;
+#pragma unroll
+        for (int c = 0; c < 3; ++c) {
+          const uint32_t bytes = at[3 * n + c];
+          high[c] = dot_low_signed(both, bytes, high[c]);
+          low[c] = dot_high<true>(both, bytes, low[c]);
+        }
       }
 #pragma unroll
       for (int c = 0; c < 3; ++c) {
-        float value = static_cast<float>(sums[c]) * kPixel;
+        float value = static_cast<float>(high[c] * 256 + low[c]) * kPixel;
         if constexpr (kCubic) value = fminf(fmaxf(value, 0.0F), 255.0F);
         if (operation.round_u8) value = rintf(value);
         pixels[j][c] = value;
@@ -302,8 +324,8 @@ __global__ void __launch_bounds__(kShortThreads, 3)
     short_kernel(const __grid_constant__ FusedOperation operation, const FusedImage* __restrict__ images,
                  const Tile* __restrict__ tiles) {
   extern __shared__ uint4 shared_memory[];
-  auto* ring = reinterpret_cast<uint8_t*>(shared_memory);
-  uint8_t* shared = ring + kShortRingBytes;
+  auto* ring = reinterpret_cast<uint32_t*>(shared_memory);
+  uint8_t* shared = reinterpret_cast<uint8_t*>(shared_memory) + kShortRingBytes;
   const Tile tile = tiles[blockIdx.x];
   const FusedImage& image = images[tile.image];
   const ShortForm& form = image.short_form;
@@ -329,43 +351,43 @@ __global__ void __launch_bounds__(kShortThreads, 3)
     __pipeline_commit();
   }
 
-  Strip strip;
-  strip.base = image.source + int64_t{tile.first} * 3;
-  strip.begin = image.begin;
-  strip.end = image.end;
-  strip.pitch = static_cast<uint32_t>(image.pitch);
-  strip.last_row = image.in_height - 1;
-  // Pairs of sums are read as words, so a row may begin at an even byte of a word only.
-  const bool aligned = image.pitch % 4 == 0 && reinterpret_cast<uintptr_t>(strip.base) % 2 == 0;
-  const int lead = aligned ? static_cast<int>(reinterpret_cast<uintptr_t>(strip.base) & 3U) : 0;
-  strip.base -= lead;
-  strip.words = ((tile.end - tile.first) * 3 + lead + 3) / 4;
-
   const int group = static_cast<int>(threadIdx.x) / form.group_threads;
-  const int thread = static_cast<int>(threadIdx.x) % form.group_threads;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % (form.group_threads / 32);
   const int from = max(tile.row + group * kShortRows, y0);
   const int to = min(tile.row + (group + 1) * kShortRows, y1);
-  if (from < to && group < form.tile_rows / kShortRows) {
+  const uint8_t* source = image.source + int64_t{tile.first} * 3;
+  const int words = ((tile.end - tile.first) * 3 + 3) / 4 - warp * kWarpWords;
+  if (from < to && group < form.tile_rows / kShortRows && words > 0) {
+    Strip strip;
+    strip.base = source + 4 * warp * kWarpWords;
+    strip.begin = image.begin;
+    strip.end = image.end;
+    strip.pitch = static_cast<uint32_t>(image.pitch);
+    strip.last_row = image.in_height - 1;
+    strip.words = min(words, kWarpWords);
     const int first_output = from - image.covered_top;
     const int last_output = to - image.covered_top;
     const int low_row = __ldg(&form.steps[__ldg(form.starts + first_output)].row);
     const int high_row = min(__ldg(&form.steps[__ldg(form.starts + last_output + 1) - 1].row) + 1, strip.last_row);
+    // Vectors may read 15 bytes more than asked for.
     const bool inside = strip.base + low_row * image.pitch - 3 >= strip.begin &&
-                        strip.base + high_row * image.pitch + 4 * (int64_t{strip.words} + 1) <= strip.end;
-    strip.first = thread / 32 * 32 * kWords + thread % 32;
-    strip.base += 4 * strip.first;
-    uint8_t* rows = shared + (from - tile.row) * form.row_bytes;
+                        strip.base + high_row * image.pitch + 4 * int64_t{strip.words} + 15 <= strip.end;
+    const uint64_t together = reinterpret_cast<uintptr_t>(strip.base) | static_cast<uint64_t>(image.pitch);
+    uint32_t* own_ring = ring + static_cast<int>(threadIdx.x) / 32 * kShortStages * kStageWords;
+    uint8_t* rows = shared + (from - tile.row) * form.row_bytes + warp * kWarpWords * 8;
     if (!inside) {
-      sum_rows<Access::guarded, kCubic>(strip, form, first_output, last_output, ring, rows);
-    } else if (aligned) {
-      sum_rows<Access::aligned, kCubic>(strip, form, first_output, last_output, ring, rows);
+      sum_rows<Access::guarded, kCubic>(strip, form, first_output, last_output, own_ring, rows);
+    } else if (together % 16 == 0) {
+      sum_rows<Access::sixteen, kCubic>(strip, form, first_output, last_output, own_ring, rows);
+    } else if (together % 4 == 0) {
+      sum_rows<Access::four, kCubic>(strip, form, first_output, last_output, own_ring, rows);
     } else {
-      sum_rows<Access::shifted, kCubic>(strip, form, first_output, last_output, ring, rows);
+      sum_rows<Access::any, kCubic>(strip, form, first_output, last_output, own_ring, rows);
     }
   }
   __pipeline_wait_prior(0);
   __syncthreads();
-  write_columns<kCubic>(operation, image, tile, shared, y0, y1, x0, x1, lead);
+  write_columns<kCubic>(operation, image, tile, shared, y0, y1, x0, x1);
 }
 
 template <bool kCubic>

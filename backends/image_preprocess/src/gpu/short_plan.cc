@@ -18,11 +18,18 @@ size_t append(std::vector<uint8_t>& bytes, const std::vector<Item>& items) {
   return begin;
 }
 
-// Words of four bytes that the columns [from, to) of a table need of a source row, wherever the row begins.
-int words_of(const ColumnTable& table, int from, int to) {
-  const int first = table.firsts[static_cast<size_t>(from)];
-  const int end = *std::max_element(table.ends.begin() + from, table.ends.begin() + to);
-  return ((end - first) * kChannels + 3 + 3) / 4;
+// Source columns under the outputs [from, to) of a table, from a pixel on at which 16 bytes begin if they do in column 0.
+struct Span {
+  int first = 0;
+  int end = 0;
+
+  int words() const { return ((end - first) * kChannels + 3) / 4; }
+};
+
+Span span_of(const ColumnTable& table, int from, int to) {
+  if (from >= to) return {};
+  return {table.firsts[static_cast<size_t>(from)] / 16 * 16,
+          *std::max_element(table.ends.begin() + from, table.ends.begin() + to)};
 }
 
 }  // namespace
@@ -87,7 +94,7 @@ bool ShortPlan::add(FusedImage& image, int number) {
     for (int left = 0; left < image.out_width; left += strip) {
       const int from = std::max(left, image.covered_left) - image.covered_left;
       const int to = std::min(left + strip, image.covered_right) - image.covered_left;
-      if (from < to) words = std::max(words, words_of(table, from, to));
+      words = std::max(words, span_of(table, from, to).words());
     }
     if (words <= kShortThreads * kShortWords) break;
     if (strip <= 4) return false;
@@ -114,12 +121,8 @@ bool ShortPlan::add(FusedImage& image, int number) {
     for (int left = 0; left < image.out_width; left += strip) {
       const int from = std::max(left, image.covered_left) - image.covered_left;
       const int to = std::min(left + strip, image.covered_right) - image.covered_left;
-      Tile tile{number, row, left, 0, 0};
-      if (from < to) {
-        tile.first = table.firsts[static_cast<size_t>(from)];
-        tile.end = *std::max_element(table.ends.begin() + from, table.ends.begin() + to);
-      }
-      tiles_.push_back(tile);
+      const Span span = span_of(table, from, to);
+      tiles_.push_back({number, row, left, span.first, span.end});
     }
   }
   return true;
