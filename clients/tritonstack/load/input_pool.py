@@ -54,7 +54,7 @@ class InputPool:
     cast: bool
     extras: Sequence[RequestExtras] = ()
 
-    def extra(self, index: int) -> RequestExtras:
+    def extras_of(self, index: int) -> RequestExtras:
         """What entry `index` has besides its inputs."""
         return self.extras[index] if self.extras else NO_EXTRAS
 
