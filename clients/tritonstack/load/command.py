@@ -1,134 +1,281 @@
-"""`tritonstack load`: flags to a plan, a report to the screen."""
+"""`tritonstack load`: flags to a plan, a report to the screen and to files."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tritonstack.arguments import Parser, require_output_file, some_path, whole_number
+from tritonstack.arguments import require_output_file
 from tritonstack.errors import UsageError
+from tritonstack.load.flags import flag_of, given_flags, parser
 
 if TYPE_CHECKING:
     from tritonstack.load.arrival import Arrival
     from tritonstack.load.inputs import InputSource
+    from tritonstack.load.objective import Condition
     from tritonstack.load.plan import LoadPlan
+    from tritonstack.load.report import LoadReport
+    from tritonstack.load.saved_report import SavedReport
+    from tritonstack.load.schedule import GapKind
+    from tritonstack.load.server_metrics import MetricsAddress
+    from tritonstack.load.stability import StabilityRule
 
-USAGE = "tritonstack load MODEL (--concurrency N[,N…] | --rate R[,R…]) [options]"
-# One address has this many ports to connect from, and HTTP takes a connection per request in flight.
-MAX_CONCURRENCY = 65535
-EPILOG = """exit codes: 0 valid and within the limits, 1 not (or no server, no model), 2 wrong usage, 130 interrupted"""
-
-
-def parser() -> Parser:
-    """The parser of `tritonstack load`."""
-    top = Parser(
-        prog="tritonstack load",
-        usage=USAGE,
-        epilog=EPILOG,
-        description="Put a served model under load and measure it.",
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=100),
-        add_help=False,
-    )
-    top.add_argument("model", metavar="MODEL", help=argparse.SUPPRESS)
-    add = top.add_argument_group("load").add_argument
-    add(
-        "--concurrency",
-        type=_several(whole_number(1, MAX_CONCURRENCY)),
-        metavar="N[,N…]",
-        help="closed loop: requests in flight",
-    )
-    add("--rate", type=_several(_number(0)), metavar="R[,R…]", help="open loop: requests per second, by the clock")
-    add("--arrival", choices=("poisson", "constant"), metavar="KIND", help="poisson (default) or constant gaps")
-    add(
-        "--max-in-flight",
-        type=whole_number(1, MAX_CONCURRENCY),
-        metavar="N",
-        help="bound of an open loop (default: 1024 or 512 MB)",
-    )
-    add("--duration", type=_number(0), metavar="S", help="seconds measured (default: 10, no limit with --requests)")
-    add("--requests", type=whole_number(1), metavar="N", help="requests measured, if the time does not end first")
-    add("--warmup", type=_number(0, may_equal=True), metavar="S", default=2.0, help="seconds before it (default: 2)")
-    add = top.add_argument_group("requests").add_argument
-    add("--batch", type=whole_number(1), metavar="B", default=1, help="samples per request (default: 1)")
-    add("--input", action="append", type=_input_file, metavar="NAME=@FILE.npy", help="samples of one input; repeatable")
-    add("--data", type=some_path, metavar="FILE.npz", help="samples of all inputs by name")
-    add(
-        "--image",
-        action="append",
-        type=some_path,
-        metavar="FILE|FOLDER",
-        help="pictures, prepared as the model describes",
-    )
-    add("--zero", action="store_true", help="zeros instead of random values (the default)")
-    add("--shape", action="append", type=_shape, metavar="NAME:DxD", help="sizes of open dimensions, without the batch")
-    add("--seed", type=whole_number(0), metavar="N", default=0, help="of values and Poisson gaps (default: 0)")
-    add = top.add_argument_group("server").add_argument
-    add("--url", default="127.0.0.1", help="host:port, grpc://… or http://… (default: 127.0.0.1)")
-    add(
-        "--protocol",
-        choices=("grpc", "http"),
-        metavar="P",
-        help="grpc (default) or http where the URL is silent",
-    )
-    add("--version", default="", metavar="V", help="model version (default: the server's choice)")
-    add("--timeout", type=_number(0), metavar="S", default=30.0, help="of each request (default: 30)")
-    add = top.add_argument_group("result").add_argument
-    add("--max-error-rate", type=_fraction, metavar="F", default=0.0, help="fail above this fraction (default: 0)")
-    add("--max-lag", type=_number(0), metavar="MS", help="invalid where p99 of the own lag is above (default: 10)")
-    add("--json", action="store_true", help="print the report as JSON")
-    add("--output", type=some_path, metavar="FILE", help="also write the JSON report to a file")
-    add("--quiet", action="store_true", help="no live line")
-    add("-h", "--help", action="help", help="show this help")
-    return top
+FILES = ("output", "html", "csv", "prometheus")
+BUDGET_S = 300.0
+DEFAULT_DURATION_S = 10.0
+DEFAULT_BURSTINESS = 2.0
+LOADS = ("concurrency", "rate", "ramp", "profile", "trace")
+"""The ways to say how requests come; one of them is needed."""
 
 
 def main(argv: list[str]) -> int:
     """Run the command; returns its exit code."""
+    if argv[:1] == ["compare"]:
+        from tritonstack.load.compare_command import main as compare
+
+        return compare(argv[1:])
     options = parser().parse_args(argv)
-    require_output_file("--output", options.output)
+    for name in FILES:
+        require_output_file(flag_of(name), getattr(options, name))
+    check_modes(options)
+    slo, gates = conditions(options)
+    if options.find_knee:
+        from tritonstack.load.knee import require_shares
+
+        require_shares(slo)
     plan = plan_of(options)
+    space, rule = _space(options), stability_of(options)
+    baseline = _baseline(options, gates)
+    metrics = metrics_of(options, plan)
+
+    from dataclasses import replace
 
     from tritonstack.load.live import LiveLine, Silent
-    from tritonstack.load.report import write_report
-    from tritonstack.load.session import run_load
+    from tritonstack.load.study import KneeOptions, Study
+
+    study = Study(
+        plan,
+        observer=Silent() if options.quiet else LiveLine(),
+        metrics=metrics,
+        slo=slo,
+        stability=rule,
+        command=("tritonstack", "load", *argv),
+    )
+    budget_s = options.budget or BUDGET_S
+    with study:
+        if options.find_knee:
+            report = study.knee(KneeOptions(options.precision or 0.05, options.start_rate, budget_s))
+        elif space is not None:
+            report = study.sweep(space, budget_s)
+        else:
+            report = study.measure()
+    report = replace(
+        report, gates=tuple(gate.text for gate in gates), broken_gates=tuple(broken(report, gates, baseline))
+    )
+    return deliver(report, options)
+
+
+def deliver(report: LoadReport, options: argparse.Namespace) -> int:
+    """Print and write the report; returns the exit code."""
+    from tritonstack.load.report import write_text
+    from tritonstack.load.saved_report import checked_report
     from tritonstack.load.table import render
     from tritonstack.terminal import print_json
 
-    report = run_load(plan, observer=Silent() if options.quiet else LiveLine(), command=("tritonstack", "load", *argv))
+    body = report.to_json()
     if options.json:
-        print_json(report.to_json())
+        print_json(body)
     else:
         print(render(report))
     # After printing, so that a full disk does not cost the result.
-    if options.output is not None:
-        write_report(options.output, report.to_json())
-    for level in report.levels:
+    saved = checked_report("this run", body)
+    for name in FILES:
+        path: Path | None = getattr(options, name)
+        if path is not None:
+            write_text(path, _renderer(name)(saved))
+    # Beyond a knee things are there to break, and a table of them says so.
+    for level in report.levels if report.knee is None and report.sweep is None else ():
         for text in (*level.problems, *level.failures):
             print(f"tritonstack load: {level.arrival.label}: {text}", file=sys.stderr)
+    for text in report.broken_gates:
+        print(f"tritonstack load: gate broken: {text}", file=sys.stderr)
+    if report.knee is not None and report.knee.rate is None:
+        print(f"tritonstack load: no knee: {report.knee.limited_by}", file=sys.stderr)
     if report.interrupted:
         return 130
     return 0 if report.ok else 1
 
 
+def _renderer(name: str) -> Callable[[SavedReport], str]:
+    if name == "html":
+        from tritonstack.load.html_report import render_html
+
+        return render_html
+    if name == "csv":
+        from tritonstack.load.csv_report import render_csv
+
+        return render_csv
+    if name == "prometheus":
+        from tritonstack.load.prometheus_text import render_prometheus
+
+        return render_prometheus
+    from tritonstack.load.report import json_text
+
+    return lambda report: json_text(report.body)
+
+
+def conditions(options: argparse.Namespace) -> tuple[tuple[Condition, ...], tuple[Condition, ...]]:
+    """The objectives and the gates. Raises UsageError."""
+    from tritonstack.load.gate import require_no_baseline
+    from tritonstack.load.objective import parse_gates, parse_objectives
+
+    slo = tuple(one for text in options.slo or () for one in parse_objectives(text))
+    gates = tuple(one for text in options.fail_if or () for one in parse_gates(text))
+    if any(gate.metric == "goodput" for gate in gates) and not any(one.is_latency for one in slo):
+        raise UsageError("a gate on the goodput needs an objective", next_step="add --slo such as p99<50ms")
+    if options.baseline is None:
+        require_no_baseline(gates)
+    elif not gates:
+        raise UsageError("--baseline is for gates that compare with it", expected="--fail-if beside it")
+    return slo, gates
+
+
+def _baseline(options: argparse.Namespace, gates: tuple[Condition, ...]) -> SavedReport | None:
+    if options.baseline is None:
+        return None
+    from tritonstack.load.saved_report import read_report
+
+    return read_report(options.baseline)
+
+
+def broken(report: LoadReport, gates: tuple[Condition, ...], baseline: SavedReport | None) -> list[str]:
+    """The gates that the report breaks, in words."""
+    from tritonstack.load.compare import compare
+    from tritonstack.load.gate import broken_gates
+    from tritonstack.load.saved_report import checked_report
+
+    if not gates:
+        return []
+    saved = checked_report("this run", report.to_json())
+    if baseline is None:
+        return [str(gate) for gate in broken_gates(saved, gates)]
+    return [str(gate) for gate in compare(baseline, saved, gates=gates).broken]
+
+
+def check_modes(options: argparse.Namespace) -> None:
+    """Refuse flags that contradict each other."""
+    loads = given_flags(options, LOADS)
+    if options.find_knee and options.sweep:
+        raise UsageError("--find-knee and --sweep are two different searches", expected="one of them")
+    if options.find_knee:
+        _check_knee(options, loads)
+    else:
+        for name in ("precision", "start_rate"):
+            if getattr(options, name) is not None:
+                raise UsageError(f"{flag_of(name)} belongs to a search for the knee", expected="--find-knee beside it")
+    if options.budget is not None and not (options.find_knee or options.sweep):
+        raise UsageError("--budget bounds a search", expected="--find-knee or --sweep beside it")
+    if not options.find_knee and not options.sweep and len(loads) != 1:
+        given = " and ".join(loads) or "neither"
+        raise UsageError(
+            "one kind of load is needed",
+            given=given,
+            expected="either --concurrency or --rate (or --ramp, --profile, --trace)",
+        )
+    is_open = options.find_knee or (options.sweep and "rate" in options.sweep) or loads not in ([], ["--concurrency"])
+    if not is_open:
+        for name in ("arrival", "max_in_flight", "max_lag"):
+            if getattr(options, name) is not None:
+                raise UsageError(f"{flag_of(name)} belongs to an open loop", expected="--rate beside it")
+    if options.burstiness is not None and options.arrival != "gamma":
+        raise UsageError("--burstiness is of gamma gaps", expected="--arrival gamma beside it")
+    if options.speed is not None and options.trace is None:
+        raise UsageError("--speed is of a trace", expected="--trace beside it")
+    if options.trace is not None and options.arrival is not None:
+        raise UsageError("a trace brings its own gaps", given=f"--arrival {options.arrival}")
+    if options.profile is not None and options.duration is not None:
+        raise UsageError("a profile brings its own times", given=f"--duration {options.duration:g}")
+    if options.stability is None:
+        for name in ("window", "max_windows", "stability_latency"):
+            if getattr(options, name) is not None:
+                raise UsageError(f"{flag_of(name)} belongs to the stability rule", expected="--stability beside it")
+    else:
+        for name in ("duration", "requests", "find_knee", "sweep", "ramp", "profile", "trace"):
+            if getattr(options, name):
+                raise UsageError(f"--stability decides how long is measured, and so does {flag_of(name)}")
+
+
+def _check_knee(options: argparse.Namespace, loads: list[str]) -> None:
+    if not options.slo:
+        raise UsageError("--find-knee needs an objective", expected="--slo such as p99<50ms beside it")
+    for flag in (*loads, *given_flags(options, ("duration", "requests"))):
+        raise UsageError(f"--find-knee chooses its own rates and windows; {flag} has no place beside it")
+
+
+def stability_of(options: argparse.Namespace) -> StabilityRule | None:
+    """The rule that --stability asks for, None for a fixed duration."""
+    if options.stability is None:
+        return None
+    from tritonstack.load.stability import StabilityRule
+
+    return StabilityRule(
+        options.stability / 100, options.window or 5.0, options.max_windows or 10, options.stability_latency
+    )
+
+
+def _space(options: argparse.Namespace) -> dict[str, tuple[float, ...]] | None:
+    if options.sweep is None:
+        return None
+    from tritonstack.load.sweep_space import parse_space
+
+    space = parse_space(options.sweep)
+    swept = [name for name in ("concurrency", "rate") if name in space]
+    given = given_flags(options, ("concurrency", "rate"))
+    if swept and given:
+        raise UsageError(f"the sweep brings its own {swept[0]}, and {given[0]} another load", expected="one of them")
+    loads = options.concurrency or options.rate
+    if not swept and (loads is None or len(loads) != 1):
+        raise UsageError(
+            "a sweep needs one kind of load",
+            expected="concurrency=… or rate=… in --sweep, or one --concurrency or --rate",
+        )
+    if "batch" in space and options.batch != 1:
+        raise UsageError("the sweep brings its own batch", given=f"--batch {options.batch} and --sweep {options.sweep}")
+    return space
+
+
+def metrics_of(options: argparse.Namespace, plan: LoadPlan) -> MetricsAddress | None:
+    """Where the server's metrics are read, None where they shall not be."""
+    from tritonstack.client.endpoint import parse_endpoint
+    from tritonstack.load.server_metrics import metrics_address
+
+    if options.metrics_url == "none":
+        return None
+    return metrics_address(options.metrics_url, parse_endpoint(plan.url, protocol=plan.protocol))
+
+
 def plan_of(options: argparse.Namespace) -> LoadPlan:
     """The plan that parsed flags describe; UsageError where they contradict each other."""
-    _check_loop(options)
+    from tritonstack.load.arrival import OpenLoop
     from tritonstack.load.plan import LoadPlan
 
+    arrivals = _arrivals(options)
+    duration_s = options.duration or (None if options.requests else DEFAULT_DURATION_S)
+    if options.profile is not None or (options.trace is not None and options.duration is None):
+        duration_s = max(arrival.schedule.duration_s or 0.0 for arrival in arrivals if isinstance(arrival, OpenLoop))
     shapes = dict(options.shape or ())
     if len(shapes) < len(options.shape or ()):
         raise UsageError("--shape names an input twice", given=", ".join(name for name, _ in options.shape))
     return LoadPlan(
         model=options.model,
-        arrivals=_arrivals(options),
+        arrivals=arrivals,
         url=options.url,
         protocol=options.protocol,
         version=options.version,
-        duration_s=options.duration if options.duration or options.requests else 10.0,
+        duration_s=duration_s,
         requests=options.requests,
         warmup_s=options.warmup,
         batch=options.batch,
@@ -142,22 +289,32 @@ def plan_of(options: argparse.Namespace) -> LoadPlan:
     )
 
 
-def _check_loop(options: argparse.Namespace) -> None:
-    if (options.concurrency is None) == (options.rate is None):
-        given = "both" if options.rate is not None else "neither"
-        raise UsageError("one kind of load is needed", given=given, expected="either --concurrency or --rate")
-    if options.rate is None:
-        for flag in ("arrival", "max_in_flight", "max_lag"):
-            if getattr(options, flag) is not None:
-                raise UsageError(f"--{flag.replace('_', '-')} belongs to an open loop", expected="--rate beside it")
-
-
 def _arrivals(options: argparse.Namespace) -> tuple[Arrival, ...]:
     from tritonstack.load.arrival import ClosedLoop, OpenLoop
 
     if options.concurrency is not None:
         return tuple(ClosedLoop(count) for count in options.concurrency)
-    return tuple(OpenLoop(rate, options.arrival or "poisson") for rate in options.rate)
+    if options.trace is not None:
+        from tritonstack.load.trace import read_trace
+
+        return (OpenLoop.following(read_trace(options.trace).schedule(speed=options.speed or 1.0)),)
+    kind: GapKind = options.arrival or "poisson"
+    burstiness = 1.0
+    if kind == "gamma":
+        burstiness = options.burstiness or DEFAULT_BURSTINESS
+    if options.ramp is not None or options.profile is not None:
+        from tritonstack.load.rate_profile import RateProfile
+        from tritonstack.load.schedule import Gaps, Timetable
+
+        if options.ramp is not None:
+            first, last = options.ramp
+            profile = RateProfile.ramp(first, last, options.duration or DEFAULT_DURATION_S)
+        else:
+            profile = RateProfile.steps(options.profile)
+        return (OpenLoop.following(Timetable(profile, Gaps(kind, burstiness))),)
+    # Searches put their own rates in its place; only the kind of gaps stays.
+    rates = options.rate if options.rate is not None else (1.0,)
+    return tuple(OpenLoop(rate, kind, burstiness) for rate in rates)
 
 
 def _source(options: argparse.Namespace) -> InputSource:
@@ -183,52 +340,8 @@ def _source(options: argparse.Namespace) -> InputSource:
             raise UsageError("--input names an input twice", given=", ".join(name for name, _ in options.input))
         files = ", ".join(path.name for path in arrays.values())
         return ArrayInputs({name: load_npy(path) for name, path in arrays.items()}, origin=f"from {files}")
-    if options.data:
+    if options.data is not None:
         return ArrayInputs(load_npz(options.data), origin=f"from {options.data.name}")
     if options.image:
-        return ImageInputs(tuple(picture for path in options.image for picture in find_images(path)))
+        return ImageInputs(tuple(found for path in options.image for found in find_images(path)))
     return ZeroInputs() if options.zero else RandomInputs(options.seed)
-
-
-def _several(one: Callable[[str], float]) -> Callable[[str], tuple[float, ...]]:
-    def parse(text: str) -> tuple[float, ...]:
-        return tuple(one(part.strip()) for part in text.split(","))
-
-    return parse
-
-
-def _number(above: float, *, may_equal: bool = False) -> Callable[[str], float]:
-    allowed = f"a number {'from' if may_equal else 'above'} {above:g}{' up' if may_equal else ''}"
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or value < above or (value == above and not may_equal):
-            raise argparse.ArgumentTypeError(f"given {text!r}; expected {allowed}")
-        return value
-
-    return parse
-
-
-def _fraction(text: str) -> float:
-    value = _number(0, may_equal=True)(text)
-    if value > 1:
-        raise argparse.ArgumentTypeError(f"given {text!r}; expected a fraction from 0 to 1, such as 0.01")
-    return value
-
-
-def _input_file(text: str) -> tuple[str, Path]:
-    name, mark, path = text.partition("=@")
-    if not name or not mark or not path:
-        raise argparse.ArgumentTypeError(f"given {text!r}; expected NAME=@FILE.npy")
-    return name, Path(path)
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, mark, dims = text.rpartition(":")
-    parts = dims.split("x") if dims else []
-    if not name or not mark or not all(part.isascii() and part.isdigit() for part in parts):
-        raise argparse.ArgumentTypeError(f"given {text!r}; expected NAME:DxD, such as ids:128 or image:3x224x224")
-    return name, tuple(map(int, parts))

@@ -77,7 +77,7 @@ def _header(report: SavedReport) -> Markup:
             lines.append(tag("p", f"Invalid: {level.label}: {text}", class_="problem"))
         for text in level.body.get("failures") or ():
             lines.append(tag("p", f"Failed: {level.label}: {text}", class_="problem"))
-    for text in (body.get("gates") or {}).get("broken") or ():
+    for text in body.get("broken_gates") or ():
         lines.append(tag("p", f"Gate broken: {text}", class_="problem"))
     return tag("header", lines)
 
@@ -272,10 +272,8 @@ def _figures(level: SavedLevel) -> Iterator[tuple[str, Child]]:
         yield "client's share, mean", told
     stability = body.get("stability")
     if stability:
-        yield (
-            "stability",
-            f"{'stable' if stability['stable'] else 'not stable'} after {len(stability['windows'])} windows of {stability['window_s']:g} s",
-        )
+        said = "stable" if stability["stable"] else "not stable"
+        yield "stability", f"{said} after {len(stability['windows'])} windows of {stability['window_s']:g} s"
     yield from _use(body.get("server_use") or {})
     for worker in body.get("workers") or ():
         told = f"{worker['requests']:,} requests, {figure(worker['cpu_s'])} s of CPU"
@@ -381,7 +379,7 @@ def _circumstances(report: SavedReport) -> Iterator[Markup]:
         ("from", str(body.get("input_origin", ""))),
         ("distinct requests", f"{body.get('distinct_requests', '–')} of {human_bytes(body.get('request_bytes') or 0)}"),
         ("protocol", str(body["protocol"])),
-        *((name.replace("_", " "), str(value)) for name, value in sending.items() if value not in (None, False, {}, [])),
+        *((name.replace("_", " "), str(value)) for name, value in sending.items() if value),
     ])  # fmt: skip
     yield tag("h3", "Generator")
     packages = environment.get("packages") or {}

@@ -15,6 +15,7 @@ from typing import Self
 
 from tritonstack.client.endpoint import Endpoint
 from tritonstack.load.server_metrics import (
+    FETCH_TIMEOUT_S,
     MetricsAddress,
     MetricsPage,
     MetricsReading,
@@ -57,8 +58,12 @@ class Monitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop looking; what was seen stays."""
         self._ended.set()
-        self._thread.join(5)
+        self._thread.join(2 * FETCH_TIMEOUT_S + 1)
         if self._page is not None and not self._thread.is_alive():
             self._page.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -14,10 +14,15 @@ from tritonstack.errors import SetupError
 from tritonstack.load.arrival import Arrival, ClosedLoop
 from tritonstack.load.environment import Environment, Server
 from tritonstack.load.histogram import LatencySummary
+from tritonstack.load.knee import Knee
+from tritonstack.load.monitor import ServerUse
+from tritonstack.load.objective import Condition
+from tritonstack.load.stability import Stability
 from tritonstack.load.statistics_delta import ModelDelta
+from tritonstack.load.sweep import Sweep
 from tritonstack.load.tally import ErrorCount
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,31 @@ class ServerBreakdown:
 
 
 @dataclass(frozen=True)
+class Objective:
+    """One objective and whether it holds; `measured` in its own unit (µs or a fraction), None where there is none."""
+
+    text: str
+    metric: str
+    measured: float | None
+    met: bool | None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is computed from a level and from looking at the server beside it.
+
+    `intervals` are 95 % intervals by figure (`p99_us`, `requests_per_s`), None where the sample does not support one;
+    `goodput_per_s` counts requests that were answered within every latency objective, None without objectives.
+    """
+
+    intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
+    goodput_per_s: float | None = None
+    objectives: tuple[Objective, ...] = ()
+    server_use: ServerUse | None = None
+    stability: Stability | None = None
+
+
+@dataclass(frozen=True)
 class LevelReport:
     """One concurrency or rate.
 
@@ -94,10 +124,15 @@ class LevelReport:
     problems: tuple[str, ...]
     failures: tuple[str, ...]
     notes: tuple[str, ...]
+    findings: Findings = Findings()
 
     @property
     def ok(self) -> bool:
         return not self.problems and not self.failures
+
+    def with_notes(self, *notes: str) -> LevelReport:
+        """The same with more notes."""
+        return replace(self, notes=(*self.notes, *(note for note in notes if note)))
 
 
 @dataclass(frozen=True)
@@ -138,25 +173,50 @@ class LoadReport:
     max_error_rate: float
     interrupted: bool
     levels: tuple[LevelReport, ...]
+    slo: tuple[Condition, ...] = ()
+    knee: Knee | None = None
+    sweep: Sweep | None = None
+    gates: tuple[str, ...] = ()
+    broken_gates: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether every run is valid and kept its limits."""
+        """Whether every run is valid and kept its limits. A search is judged by its answer: a rate beyond the knee is
+        there to break."""
+        if self.broken_gates:
+            return False
+        if self.knee is not None:
+            return self.knee.rate is not None
+        if self.sweep is not None:
+            return any(point.best for point in self.sweep.points)
         return bool(self.levels) and all(level.ok for level in self.levels)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values. Latencies are in microseconds, every other time in seconds."""
-        body = asdict(self)
-        body["levels"] = [_level_json(level) for level in self.levels]
+        body = asdict(replace(self, levels=(), knee=None, sweep=None))
+        body["levels"] = [level_json(level) for level in self.levels]
+        body["knee"] = None if self.knee is None else self.knee.to_json()
+        body["sweep"] = None if self.sweep is None else self.sweep.to_json()
         return {"schema_version": SCHEMA_VERSION, "kind": "tritonstack.load", "ok": self.ok, **body}
 
 
+def json_text(body: Mapping[str, Any]) -> str:
+    """JSON as it is written to files. NaN and infinity are refused, since JSON has no word for them."""
+    return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
-    """Write the JSON form in one step: readers see the old file or the whole new one."""
-    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """Write the JSON form of a report."""
+    write_text(path, json_text(report))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one step: readers see the old one or the whole new one. Raises SetupError."""
     temporary = None
     try:
-        with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as file:
+        with NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
             temporary = Path(file.name)
             file.write(text)
             file.flush()
@@ -170,12 +230,23 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
         raise SetupError(f"cannot write the report to {path}", given=error.strerror or str(error)) from None
 
 
-def _level_json(level: LevelReport) -> dict[str, Any]:
-    body = asdict(level)
-    if isinstance(level.arrival, ClosedLoop):
-        body["arrival"] = {"loop": "closed", "concurrency": level.arrival.concurrency}
-    else:
-        body["arrival"] = {"loop": "open", "rate": level.arrival.rate, "kind": level.arrival.kind}
+def level_json(level: LevelReport) -> dict[str, Any]:
+    """One level as JSON values; the findings stand beside the measurements."""
+    # A timetable may be a trace of millions of rows: it is described, not copied.
+    body = asdict(replace(level, arrival=ClosedLoop(1)))
+    body |= body.pop("findings")
+    body["arrival"] = _arrival_json(level.arrival)
     for model in body["server"]["models"]:
         model["executions_by_batch"] = {str(size): count for size, count in model["executions_by_batch"].items()}
     return {"ok": level.ok, **body}
+
+
+def _arrival_json(arrival: Arrival) -> dict[str, Any]:
+    if isinstance(arrival, ClosedLoop):
+        return {"loop": "closed", "concurrency": arrival.concurrency, "label": arrival.label}
+    body: dict[str, Any] = {"loop": "open", "rate": arrival.rate, "kind": arrival.kind, "label": arrival.label}
+    if arrival.kind == "gamma":
+        body["burstiness"] = arrival.burstiness
+    if arrival.timetable is not None:
+        body["schedule"] = arrival.timetable.to_json()
+    return body
