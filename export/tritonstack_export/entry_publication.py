@@ -88,6 +88,10 @@ def publish_entries(
         fields = {
             "name": served.name, "version": number, "format": served.format, **_common_fields(entry)
         }  # fmt: skip
+        for relative, content in served.files.items():
+            path = stage.model / relative
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
         written.append(_stage_entry(served.config, labels, stage, repository, number, fields, record))
         stages.append(stage)
     _check_staged(stages, repository, entry.spec, number, record)
@@ -108,7 +112,7 @@ def _stage_entry(
     edited = _write_entry(config, labels, stage, repository, record)
     fields = {**fields, "config_edited": edited}
     version = stage.version(number)
-    also = [stage.model / name for name in (CONFIG_NAME, LABELS_NAME) if (stage.model / name).is_file()]
+    also = [stage.model / name for name in stage.own_files()]
     digests = manifest.digest_version(version, also=also)
     manifest.write(version, manifest.Manifest(files=digests, fields=fields))
     return digests, fields

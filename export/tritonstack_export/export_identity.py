@@ -13,7 +13,6 @@ from tritonstack_export.converted_model import NameFlags
 from tritonstack_export.digest import file_sha256, json_sha256
 from tritonstack_export.loaded_model import LoadedModel
 from tritonstack_export.repository import manifest
-from tritonstack_export.repository.layout import CONFIG_NAME, LABELS_NAME
 from tritonstack_export.spec import ModelSpec
 from tritonstack_export.spec_precision import DataSource, Evaluation
 
@@ -101,8 +100,8 @@ def newest_up_to_date(
         return None
     if not set(preflight) <= set(recorded.fields.get("preflight", {}).get("compute_capabilities", ())):
         return None
-    for relative in (f"../{CONFIG_NAME}", f"../{LABELS_NAME}"):
-        expected, file = recorded.files.get(relative), path / relative
-        if expected is not None and (not file.is_file() or manifest.digest_file(file) != expected):
+    for relative, expected in recorded.files.items():
+        file = path / relative
+        if relative.startswith("../") and (not file.is_file() or manifest.digest_file(file) != expected):
             return None
     return recorded

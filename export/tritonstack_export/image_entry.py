@@ -9,14 +9,15 @@ Variants whose inputs have the same data type share one preprocessing; a variant
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tritonstack.errors import RepositoryError, UsageError
 from tritonstack_export import publication
 from tritonstack_export.entry_config import build_config, image_preprocessing, set_versions
+from tritonstack_export.image_warmup import add_warmup, can_warm_up, warmup_files
 from tritonstack_export.repository import parse_config
 from tritonstack_export.repository.layout import iterate_entries
 from tritonstack_export.spec import ModelSpec
@@ -42,10 +43,12 @@ _INSTANCES = 2
 
 @dataclass(frozen=True)
 class ImageEntry:
-    """One entry to publish beside the variants. `labels`: whether it carries the model's label file."""
+    """One entry to publish beside the variants. `labels`: whether it carries the model's label file. `files`: others
+    that the config names, path below the model's folder -> content."""
 
     config: ModelConfig
     labels: bool
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -123,7 +126,8 @@ def build_image_entries(spec: ModelSpec, signature: Signature, variants: Sequenc
             )
         name = _preprocess_name(spec, variant.precision)
         config = _preprocess_config(spec, name, image, model, taken)
-        earlier = preprocessings.setdefault(name, ImageEntry(config, labels=False))
+        files = warmup_files(image) if config.model_warmup else {}
+        earlier = preprocessings.setdefault(name, ImageEntry(config, labels=False, files=files))
         if earlier.config != config:
             raise UsageError(
                 f"preprocess.serve: the variants need different preprocessings under the one name {name!r}",
@@ -211,6 +215,8 @@ def _preprocess_config(spec: ModelSpec, name: str, image: ImagePreprocessing, mo
     if model.HasField("dynamic_batching"):
         # Whatever waits is taken at once: pictures of any size share one launch.
         config.dynamic_batching.SetInParent()
+    if spec.serving.warmup and can_warm_up(image):
+        add_warmup(config, BYTES_INPUT, [warmup.batch_size for warmup in model.model_warmup] or [1])
     set_versions(config, spec)
     for key, value in backend_parameters(image).items():
         config.parameters[key].string_value = value

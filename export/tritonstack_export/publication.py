@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tritonstack.errors import InputError, RepositoryError, SetupError, UsageError
 from tritonstack_export.repository import parse_config, read_config_text
-from tritonstack_export.repository.layout import CONFIG_NAME, LABELS_NAME, EntryPaths
+from tritonstack_export.repository.layout import CONFIG_NAME, EntryPaths
 from tritonstack_export.repository.manifest import digest_file, read
 from tritonstack_export.spec import SpecificVersions
 
@@ -38,6 +38,16 @@ class Staging:
 
     root: Path
     model: Path
+
+    def own_files(self) -> list[str]:
+        """The model's files outside of its versions, by their paths below its folder; config.pbtxt, which names the
+        others, comes last."""
+        found = [
+            path.relative_to(self.model).as_posix()
+            for path in self.model.rglob("*")
+            if path.is_file() and not path.relative_to(self.model).parts[0].isdecimal()
+        ]
+        return sorted(found, key=lambda name: (name == CONFIG_NAME, name))
 
     def version(self, number: int) -> Path:
         """The folder of a version, created."""
@@ -260,12 +270,15 @@ def _publish_one(stage: Staging, repository: Path, number: int, undo: list[Calla
         stage.model.rename(target)
         undo.append(lambda: target.rename(stage.model))
         return
-    for name in (LABELS_NAME, CONFIG_NAME):
+    for name in stage.own_files():
         staged, current = stage.model / name, target / name
-        if not staged.is_file() or (current.is_file() and current.read_bytes() == staged.read_bytes()):
+        if current.is_file() and current.read_bytes() == staged.read_bytes():
             continue
+        if not current.parent.exists():
+            current.parent.mkdir()
+            undo.append(current.parent.rmdir)
         if current.exists():
-            backup = stage.root / _DRAFTS / f"{stage.model.name}.previous.{name}"
+            backup = stage.root / _DRAFTS / f"{stage.model.name}.previous.{name.replace('/', '.')}"
             os.link(current, backup)
             undo.append(partial(backup.replace, current))
         else:

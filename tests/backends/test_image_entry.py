@@ -148,7 +148,7 @@ def test_the_next_version_is_that_of_all(export: Export) -> None:
     outcome = export(SPEC, "--version", "7")
     assert outcome.code == 0, outcome.err
     for name in ("net", "net_preprocess", "net_images"):
-        assert sorted(p.name for p in (outcome.repository / name).iterdir() if p.is_dir()) == ["1", "7"]
+        assert sorted(p.name for p in (outcome.repository / name).iterdir() if p.name.isdecimal()) == ["1", "7"]
     assert "version 7" in export(SPEC, "--version", "7").err
 
 
@@ -162,6 +162,59 @@ def test_if_changed_looks_at_every_entry(export: Export) -> None:
     again = export(SPEC, "--if-changed", "--json")
     assert again.code == 0, again.err
     assert again.json["created"] is True and config.is_file() and again.json["version"] == 2
+
+
+def test_warm_up_pictures_are_published_with_the_preprocessing(export: Export) -> None:
+    outcome = export(SPEC)
+    config = outcome.config("net_preprocess")
+    assert [(w.name, w.batch_size) for w in config.model_warmup] == [
+        ("baseline_1", 1), ("baseline_4", 4), ("progressive", 1)
+    ]  # fmt: skip
+    folder = outcome.repository / "net_preprocess" / "warmup"
+    files = {w.inputs["image_bytes"].input_data_file for w in config.model_warmup}
+    assert {path.name for path in folder.iterdir()} == files
+    assert {f"../warmup/{name}" for name in files} <= set(outcome.manifest("net_preprocess")["files"])
+    assert not outcome.config("net_images").model_warmup
+    # A picture that is gone would keep the model from loading: it is published anew.
+    (folder / "baseline.jpeg").unlink()
+    again = export(SPEC, "--if-changed", "--json")
+    assert again.code == 0 and again.json["created"] is True
+    assert {path.name for path in folder.iterdir()} == files
+
+
+def test_no_warm_up_where_the_spec_wants_none(export: Export) -> None:
+    outcome = export(SPEC + "serving: {warmup: false}\n")
+    assert not outcome.config("net_preprocess").model_warmup
+    assert not (outcome.repository / "net_preprocess" / "warmup").exists()
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        {},
+        {"center_crop": [300, 17]},
+        {"center_crop": [300, 310], "crop_fraction": 0.13},
+        {"crop_fraction": 0.001},
+        {"resize": {"mode": "shorter", "height": 256}, "center_crop": [224, 224]},
+        {"resize": {"mode": "letterbox", "height": 31, "width": 640}, "center_crop": [31, 600], "crop_fraction": 0.7},
+        {"resize": {"mode": "exact", "height": 1, "width": 1}},
+    ],
+    ids=str,
+)
+def test_warm_up_pictures_fit_every_preprocessing(image: dict[str, Any]) -> None:
+    """One that does not would end the server."""
+    import struct
+
+    from tritonstack.image import ImagePreprocessing
+    from tritonstack_export.image_warmup import can_warm_up, warmup_files
+
+    assert not can_warm_up(ImagePreprocessing.from_dict({"crop_fraction": 1e-5}))
+    preprocessing = ImagePreprocessing.from_dict(image)
+    assert can_warm_up(preprocessing)
+    for content in warmup_files(preprocessing).values():
+        (length,) = struct.unpack_from("<I", content)
+        assert length == len(content) - 4
+        assert preprocessing.preprocess(content[4:]).shape[0] == 3
 
 
 def test_an_edited_preprocessing_is_kept(export: Export) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from image_kinds import counter
 from PIL import Image
 
 from tritonstack import Client
@@ -132,7 +133,15 @@ def bad_pictures() -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, start_server: Callable[..., Any]) -> Any:
+def pictures_at_start() -> dict[str, float]:
+    """Model -> pictures that its preprocessing had been given when the server opened its ports."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, start_server: Callable[..., Any], pictures_at_start: dict[str, float]
+) -> Any:
     from tritonstack.command import main
 
     folder = tmp_path_factory.mktemp("images")
@@ -146,7 +155,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, start_server: Callable[...,
             f"preprocess: {{serve: true, image: {json.dumps(image)}}}\n"
         )
         assert main(["export", str(spec), "--repository", str(folder / "models"), "--quiet"]) == 0
-    return start_server(folder / "models")
+    server = start_server(folder / "models")
+    for name in PREPROCESSINGS:
+        pictures_at_start[name] = counter(server, "image_preprocess_pictures_total", model=f"{name}_preprocess")
+    return server
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +173,12 @@ def batch_of(*pictures: bytes) -> np.ndarray[Any, Any]:
 
 def preprocessed(client: Client, model: str, *pictures: bytes) -> np.ndarray[Any, Any]:
     return client.infer(f"{model}_preprocess", {"image_bytes": batch_of(*pictures)})["preprocessed"]
+
+
+@pytest.mark.usefixtures("client")
+def test_it_is_warm_before_the_first_request(pictures_at_start: dict[str, float]) -> None:
+    """Each of the two instances was given the baseline picture alone and four times, and the progressive one."""
+    assert pictures_at_start == dict.fromkeys(PREPROCESSINGS, 2 * (1 + 4 + 1))
 
 
 @pytest.mark.parametrize("model", list(PREPROCESSINGS))

@@ -16,6 +16,7 @@ from tritonstack_export.check.nearest import did_you_mean
 from tritonstack_export.repository.config_text import ModelConfig
 
 # Bytes per element by the number of inference.DataType; TYPE_STRING (13) has no fixed size.
+_TYPE_STRING = 13
 ELEMENT_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11: 4, 12: 8, 14: 2}
 
 
@@ -129,6 +130,9 @@ def _check_file(
             at=place,
         )
         return
+    if data.data_type == _TYPE_STRING:
+        _check_strings(path, math.prod(data.dims), title, name, place, findings)
+        return
     element = ELEMENT_BYTES.get(data.data_type)
     if element is None or any(dim < 1 for dim in data.dims):
         return
@@ -141,3 +145,24 @@ def _check_file(
             fix="write the tensor in full, little-endian, without a header",
             at=place,
         )
+
+
+def _check_strings(
+    path: Path, wanted: int, title: str, name: str, place: tuple[str | int, ...], findings: FindingList
+) -> None:
+    """Elements are a length of four bytes and as many bytes. Triton 2.51 dies of a file that is cut otherwise."""
+    found, at, size = 0, 0, path.stat().st_size
+    with path.open("rb") as file:
+        while at + 4 <= size:
+            file.seek(at)
+            at += 4 + int.from_bytes(file.read(4), "little")
+            found += 1
+    if at == size and found == wanted:
+        return
+    findings.error(
+        "warmup-data",
+        f"{title}: input {name!r} needs {wanted} string{'s' if wanted != 1 else ''}, warmup/{printable(path.name)} "
+        + (f"has {found}" if at == size else "is not cut into strings"),
+        fix="write each string as its length in four bytes, little-endian, and its bytes",
+        at=place,
+    )

@@ -164,6 +164,29 @@ def test_warm_ups_that_fit(tmp_path: Path) -> None:
     assert "has 8 bytes, input 'x' needs 12" in the_error(check_repository(tmp_path)).message
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\3\0\0\0abc", None),
+        (b"\0\0\0\0", None),
+        (b"abc", "input 'x' needs 1 string, warmup/x.bytes is not cut into strings"),
+        (b"\xff\xd8\xff\xe0 a picture without its length", "warmup/x.bytes is not cut into strings"),
+        (b"\3\0\0\0ab", "is not cut into strings"),
+        (b"", "needs 1 string, warmup/x.bytes has 0"),
+        (b"\1\0\0\0a" * 2, "needs 1 string, warmup/x.bytes has 2"),
+    ],
+)
+def test_strings_of_a_warm_up(tmp_path: Path, content: bytes, message: str | None) -> None:
+    """Triton 2.51 ends with SIGSEGV on a file that is cut otherwise, also for a batch of several."""
+    text = batching(warmup(4, dtype="TYPE_STRING", dims="[ 1 ]", data='input_data_file: "x.bytes"'), head=PYTHON)
+    text = text.replace("TYPE_FP32", "TYPE_STRING", 1).replace("[ 3 ]", "[ 1 ]", 1)
+    folder = tmp_path / "net" / "warmup"
+    folder.mkdir(parents=True)
+    (folder / "x.bytes").write_bytes(content)
+    errors = check(tmp_path, text, python=True).errors
+    assert [message in error.message for error in errors] == [True] if message else not errors, errors
+
+
 # R19 beyond syntax, which test_config_text.py covers
 def test_crlf_is_fine(tmp_path: Path) -> None:
     assert check(tmp_path, batching().replace("\n", "\r\n")).findings == ()
