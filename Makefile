@@ -34,8 +34,12 @@ test-data: setup ## what some tests need besides .venv: photographs, and a brows
 	@.ci/test_data.sh
 
 .PHONY: backend
-backend: ## compile the image preprocessing backend (CUDA=AUTO|ON|OFF, SANITIZE=address,undefined)
+backend: ## compile the image preprocessing backend (CUDA=AUTO|ON|OFF, SANITIZE=address,undefined|thread)
 	@CUDA=$(CUDA) SANITIZE=$(SANITIZE) .ci/backend.sh
+
+.PHONY: wheel
+wheel: setup backend ## the wheel, with the compiled backend inside, into dist
+	@$(PY) .ci/wheel.py
 
 .PHONY: test-fast
 test-fast: setup ## only the tests that are not marked slow
@@ -46,7 +50,7 @@ golden: setup ## write the golden files of the tests anew (look at the differenc
 	@TRITONSTACK_RENEW_GOLDEN=1 $(PY) -m pytest -q -k golden || true
 
 .PHONY: test-gpu
-test-gpu: setup ## the tests that need an NVIDIA GPU; a skip is a failure
+test-gpu: setup backend ## the tests that need an NVIDIA GPU; a skip is a failure
 	@TRITONSTACK_REQUIRE_GPU=1 $(PY) -m pytest -m gpu
 
 .PHONY: photos
