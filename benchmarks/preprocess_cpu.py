@@ -19,14 +19,17 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 from measurement import interleave, median_ratio, save
 from PIL import Image
 
 from tritonstack import Client, SharedMemoryRegion
 from tritonstack_deploy.embedded import EmbeddedServer
+
+if TYPE_CHECKING:
+    import psutil
 
 SIZES = {"500x375": (375, 500), "1920x1080": (1080, 1920)}
 SENDERS = 3
@@ -168,6 +171,8 @@ def measure(
 
 
 def main() -> int:
+    import psutil
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each model in each round")
