@@ -156,11 +156,15 @@ class SequenceStep:
 
 @dataclass(slots=True)
 class _Slot:
-    """One running sequence: `position` of its next request, `length` requests in all; 0 of 0 where none runs."""
+    """One running sequence: `position` of its next request, `length` requests in all; 0 of 0 where none runs.
+
+    `begun`: a request with its start has been answered.
+    """
 
     sequence_id: int | str = 0
     position: int = 0
     length: int = 0
+    begun: bool = False
     script: Sequence[int] = ()
 
 
@@ -168,7 +172,8 @@ class SequenceBook:
     """Steps of the sequences of one sender, for one thread.
 
     Correlation ids begin at `first_id` (at random where None, so that runs and workers do not meet) and are never used
-    twice. After a failed request the server's state is unknown, so the sequence is given up and a new one begins.
+    twice. After a failed request the model's state is unknown, so the sequence is broken off: one more request ends it,
+    since the server keeps its place for it until then, and a new one begins.
     """
 
     def __init__(self, plan: SequencePlan, *, pool_size: int, first_id: int | None = None) -> None:
@@ -204,18 +209,19 @@ class SequenceBook:
             entry = self._next_entry
             self._next_entry = (entry + 1) % self._pool_size
         last = slot.position == slot.length - 1
-        return SequenceStep(number, entry, SequencePlace(slot.sequence_id, slot.position == 0, last))
+        return SequenceStep(number, entry, SequencePlace(slot.sequence_id, not slot.begun, last))
 
     def ended(self, step: SequenceStep, *, failed: bool = False) -> None:
         """The answer of `step` came, well or not: its sequence may go on."""
         slot = self._slots[step.slot]
         slot.position += 1
-        if failed:
-            self.broken += 1
+        slot.begun |= not failed
+        self.broken += failed
+        if step.place.end:
+            self.completed += not failed
             slot.length = 0
-        elif step.place.end:
-            self.completed += 1
-            slot.length = 0
+        elif failed:
+            slot.length = slot.position + 1
         self._idle.append(step.slot)
 
     def closing_steps(self) -> list[SequenceStep]:
@@ -228,11 +234,12 @@ class SequenceBook:
                 continue
             self._idle.remove(number)
             entry = slot.script[-1] if slot.script else self._next_entry
-            steps.append(SequenceStep(number, entry, SequencePlace(slot.sequence_id, False, True)))
+            steps.append(SequenceStep(number, entry, SequencePlace(slot.sequence_id, not slot.begun, True)))
         return steps
 
     def _begin(self, slot: _Slot) -> None:
         slot.position = 0
+        slot.begun = False
         if self._plan.scripts:
             slot.script = self._plan.scripts[self._next_script]
             self._next_script = (self._next_script + 1) % len(self._plan.scripts)

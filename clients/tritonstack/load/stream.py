@@ -71,7 +71,7 @@ class StreamTally:
     most: int = 0
 
     def add(self, answer: StreamAnswer, *, due_s: float | None = None) -> None:
-        """Count one answer. The time to its first response runs from `due_s`, when it was scheduled, in an open loop."""
+        """Count one answer. In an open loop the time to its first response runs from `due_s`, when it was scheduled."""
         count = len(answer.response_s)
         self.fewest = count if self.requests == 0 else min(self.fewest, count)
         self.most = max(self.most, count)
