@@ -53,12 +53,12 @@ def main(argv: list[str]) -> int:
 
     from dataclasses import replace
 
-    from tritonstack.load.live import LiveLine, Silent
+    from tritonstack.load.live import LiveLine, Nothing
     from tritonstack.load.study import KneeOptions, Study
 
     study = Study(
         plan,
-        observer=Silent() if options.quiet else LiveLine(),
+        display=Nothing() if options.quiet else LiveLine(),
         metrics=metrics,
         slo=slo,
         stability=rule,

@@ -164,7 +164,7 @@ def _metrics(one: SavedLevel, other: SavedLevel, names: dict[str, None]) -> Iter
 
 def _interval(one: SavedLevel, other: SavedLevel, name: str) -> tuple[float, float] | None:
     if name == "throughput":
-        draws = [block_means([e["completed"] for e in level.series], seed=s) for s, level in ((1, one), (2, other))]
+        draws = [block_means(level.rates, seed=s) for s, level in ((1, one), (2, other))]
     elif name.startswith("p"):
         draws = [_percentiles(level, float(name[1:]), seed=s) for s, level in ((1, one), (2, other))]
     else:
@@ -181,7 +181,7 @@ def _interval(one: SavedLevel, other: SavedLevel, name: str) -> tuple[float, flo
 def _percentiles(level: SavedLevel, percent: float, *, seed: int) -> Any:
     """Values that the percentile might as well have had; None where the sample does not reach beyond it."""
     distribution = level.distribution
-    effective = distribution.count / level.effect
+    effective = distribution.count / level.effect(percent)
     q = percent / 100
     if effective * min(q, 1 - q) < 3:
         return None

@@ -22,9 +22,10 @@ def findings_of(level: LevelReport, slo: Sequence[Condition]) -> Findings:
     saved = saved_level(level)
     distribution = saved.distribution
     intervals = {
-        key: distribution.percentile_interval(percent, effect=saved.effect) for key, percent in PERCENTILES.items()
+        key: distribution.percentile_interval(percent, effect=saved.effect(percent))
+        for key, percent in PERCENTILES.items()
     }
-    intervals["requests_per_s"] = mean_interval([float(entry["completed"]) for entry in saved.series])
+    intervals["requests_per_s"] = mean_interval(saved.rates)
     return Findings(
         intervals=intervals,
         goodput_per_s=_goodput(level, saved, slo),

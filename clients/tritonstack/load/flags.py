@@ -106,7 +106,7 @@ def _add_search(group: _Group) -> None:
 
 
 def _add_requests(group: _Group) -> None:
-    add, more = group.add, group.more
+    add = group.add
     add("--batch", type=whole_number(1), metavar="B", default=1, help="samples per request (default: 1)")
     add("--input", action="append", type=_input_file, metavar="NAME=@FILE.npy", help="samples of one input; repeatable")
     add("--data", type=some_path, metavar="FILE.npz", help="samples of all inputs by name")

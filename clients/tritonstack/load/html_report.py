@@ -226,16 +226,15 @@ def _series(level: SavedLevel, identity: str) -> Iterator[Markup]:
     if len(seconds) < 2:
         return
     places = [float(entry["offset_s"]) for entry in seconds]
-    rates = [Line("answered", tuple((x, float(e["completed"])) for x, e in zip(places, seconds, strict=True)), 0)]
-    names = ["answered"]
-    if any(entry.get("due") for entry in seconds):
-        rates.append(Line("due", tuple((x, float(e["due"])) for x, e in zip(places, seconds, strict=True)), 1))
-        names.append("due")
-    if any(entry.get("errors") for entry in seconds):
-        rates.append(Line("errors", tuple((x, float(e["errors"])) for x, e in zip(places, seconds, strict=True)), 2))
-        names.append("errors")
-    # Colours follow the order of the lines.
-    rates = [Line(line.name, line.points, color, line.marks) for color, line in enumerate(rates)]
+    shown = [("answered", "completed"), ("sent", "sent"), ("failed", "errors")]
+    shown = [(name, key) for name, key in shown if key == "completed" or any(entry.get(key) for entry in seconds)]
+    names = [name for name, _ in shown]
+    rates = [
+        Line(
+            name, tuple((x, e[key] / (e.get("duration_s") or 1.0)) for x, e in zip(places, seconds, strict=True)), color
+        )
+        for color, (name, key) in enumerate(shown)
+    ]
     frame = Frame(f"Requests per second of {level.label}", f"{identity}-rate", "seconds", "requests per second",
                   figure, figure)  # fmt: skip
     yield tag("figure", line_plot(frame, rates), legend(names), class_="card")

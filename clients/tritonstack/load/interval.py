@@ -166,22 +166,27 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     return min(max(front * result, 0.0), 1.0)
 
 
-def design_effect(distribution: Distribution, seconds: Sequence[tuple[int, float]]) -> float:
-    """By how much the medians of the seconds vary more than independent requests would make them; at least 1.
+def design_effect(distribution: Distribution, seconds: Sequence[tuple[int, float]], percent: float = 50.0) -> float:
+    """By how much a percentile varies more from second to second than independent requests would make it; at least 1.
 
-    `seconds` are (requests, median in µs). The number of requests divided by it is what they are worth.
+    `seconds` are (requests, that percentile of them in µs). The number of requests divided by the effect is what they
+    are worth.
     """
-    usable = [(count, median) for count, median in seconds if count >= 5]
+    q = percent / 100
+    usable = [(count, value) for count, value in seconds if count * min(q, 1 - q) >= 1]
     if len(usable) < 4 or not distribution.count:
         return 1.0
     typical = float(np.median([count for count, _ in usable]))
-    # A sample median lies between these two quantiles two times out of three.
-    spread = 0.5 / math.sqrt(typical)
-    low = distribution.percentile_us(100 * max(0.5 - spread, 0.0)) or 0.0
-    high = distribution.percentile_us(100 * min(0.5 + spread, 1.0)) or 0.0
-    expected = max((high - low) / 2, 1.0)
-    seen = float(np.std([median for _, median in usable], ddof=1))
-    return max(1.0, (seen / expected) ** 2)
+    # A sample quantile lies between these two quantiles two times out of three.
+    spread = math.sqrt(q * (1 - q) / typical)
+    low = distribution.percentile_us(100 * max(q - spread, 0.0)) or 0.0
+    high = distribution.percentile_us(100 * min(q + spread, 1.0)) or 0.0
+    # The histogram itself is no finer than 0.1 %.
+    expected = max((high - low) / 2, 0.001 * high, 1.0)
+    seen = float(np.std([value for _, value in usable], ddof=1))
+    # Few seconds tell their spread badly: its square as Student's t has it, ν / (ν - 2) with ν = seconds - 1.
+    few = (len(usable) - 1) / (len(usable) - 3)
+    return max(1.0, few * (seen / expected) ** 2)
 
 
 def mean_interval(

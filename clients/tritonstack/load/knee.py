@@ -27,12 +27,15 @@ from tritonstack.load.saved_report import SavedLevel
 ALPHA = 0.05
 """The chance that a verdict about one rate is wrong."""
 MOST_LOOKS = 5
-SHORTEST_S = 2.0
+SHORTEST_S = 4.0
+"""Enough seconds to see in them how much requests hang together."""
 LONGEST_S = 30.0
+WINDOWS_TO_HOLD = 2
+"""Near the knee, where a queue may happen to stay short for some seconds."""
 ANSWERED_SHARE = 0.9
 """Where less of the offered rate is answered within the window, the server has fallen behind for good."""
 
-Verdict = Literal["holds", "breaks", "undecided", "generator", "interrupted"]
+Verdict = Literal["holds", "breaks", "undecided", "thin", "generator", "interrupted"]
 Measure = Callable[[float, float], SavedLevel]
 """Runs one window: (rate in requests per second, seconds) -> the level. It raises for a server that is gone."""
 
@@ -153,21 +156,28 @@ def find_knee(
     rate = question.start_rate
     notes: list[str] = []
     while True:
-        if clock() >= end_s:
+        if clock() + SHORTEST_S / 2 >= end_s:
             notes.append(f"the budget of {question.budget_s:g} s was spent")
             break
-        probe = _probe(question, rate, measure, end_s, clock, stopped)
+        probe = _probe(question, rate, measure, end_s, clock, stopped, bracketing=high is None)
         probes.append(probe)
         tell(f"{rate:.4g}/s {probe.verdict}: {probe.reason}")
         if probe.verdict == "interrupted":
             notes.append("interrupted")
             break
+        if probe.verdict == "undecided" and clock() + SHORTEST_S / 2 >= end_s:
+            notes.append(f"the budget of {question.budget_s:g} s was spent before {rate:.4g}/s was decided")
+            break
+        if probe.verdict == "thin":
+            # So few requests that not even a perfect rate could be shown to hold: a higher one may.
+            rate *= 2
+            continue
         if probe.verdict == "holds":
             low = probe
         else:
             high = probe
         if low is not None and high is not None and high.rate <= low.rate:
-            # Noise contradicted itself: what broke below counts, and what held above it does not.
+            # What broke counts, and what held at that rate or above it, in passing or by chance, does not.
             notes.append(f"{low.rate:.4g}/s held although {high.rate:.4g}/s did not: the server's speed varies")
             low = max((p for p in probes if p.verdict == "holds" and p.rate < high.rate), key=_rate, default=None)
         if low is None:
@@ -177,7 +187,10 @@ def find_knee(
         elif high is None:
             rate *= 2
         elif high.rate / low.rate <= 1 + question.precision:
-            break
+            if low.windows >= WINDOWS_TO_HOLD:
+                break
+            # It held in passing, while the bracket was sought: once more before it is the answer.
+            rate = low.rate
         else:
             rate = math.sqrt(low.rate * high.rate)
     return _answer(question, low, high, probes, notes)
@@ -215,7 +228,7 @@ def _answer(
 
 
 def window_s(question: KneeQuestion, rate: float) -> float:
-    """How long one window of `rate` lasts: long enough that a rate without any bad request can be shown to hold."""
+    """How long one window of `rate` lasts in seconds: enough for a rate without any bad request to hold."""
     strictest = min(_allowed(objective) for objective in question.objectives)
     enough = 1.2 * math.log(2 / ALPHA) / max(strictest, 1e-4)
     return min(max(enough / rate, SHORTEST_S), LONGEST_S)
@@ -233,10 +246,14 @@ def _probe(
     end_s: float,
     clock: Callable[[], float],
     stopped: Callable[[], bool],
+    *,
+    bracketing: bool,
 ) -> Probe:
+    """Judge one rate. While `bracketing`, nothing above has broken yet: one clear window is enough to go higher."""
     evidence = _Evidence()
     for look in range(1, MOST_LOOKS + 1):
-        level = measure(rate, window_s(question, rate))
+        left_s = max(end_s - clock(), SHORTEST_S / 2)
+        level = measure(rate, min(window_s(question, rate), left_s))
         evidence.add(level, question.objectives)
 
         def ended(verdict: Verdict, reason: str, level: SavedLevel = level, look: int = look) -> Probe:
@@ -255,12 +272,15 @@ def _probe(
         broken = next(((o, a, low) for o, a, low, _ in found if low > a), None)
         if broken is not None:
             objective, allowed, low = broken
-            return ended("breaks", f"{objective.text}: at least {_share(low)} of the requests are beyond it, "
-                         f"{_share(allowed)} allowed")  # fmt: skip
-        if all(high <= allowed for _, allowed, _, high in found):
+            least = f"at least {_share(low)} of the requests are beyond it"
+            return ended("breaks", f"{objective.text}: {least}, {_share(allowed)} allowed")
+        enough = bracketing or look >= WINDOWS_TO_HOLD
+        if enough and all(high <= allowed for _, allowed, _, high in found):
             objective, _, _, high = max(found, key=lambda entry: entry[3] / max(entry[1], 1e-12))
             return ended("holds", f"{objective.text}: at most {_share(high)} of the requests are beyond it")
-        if clock() >= end_s or look == MOST_LOOKS:
+        if bracketing and not any(evidence.bad.values()):
+            return ended("thin", f"no bad one among {evidence.requests} requests, too few to show that it holds")
+        if clock() + SHORTEST_S / 2 >= end_s or look == MOST_LOOKS:
             return ended("undecided", f"after {look} window{'s' if look > 1 else ''} neither side is shown")
     raise AssertionError("unreachable")
 

@@ -10,6 +10,7 @@ from typing import Any
 from tritonstack.load.histogram import LatencySummary
 from tritonstack.load.interval import Distribution
 from tritonstack.load.report import GeneratorCost, LevelReport, RequestCounts, ServerBreakdown
+from tritonstack.load.series import Second
 from tritonstack.load.statistics_delta import ModelDelta
 from tritonstack.load.tally import ErrorCount
 
@@ -42,6 +43,7 @@ def merged_level(levels: Sequence[LevelReport]) -> LevelReport:
         problems=_once(text for level in levels for text in level.problems),
         failures=_once(text for level in levels for text in level.failures),
         notes=_once(text for level in levels for text in level.notes),
+        series=_series(levels),
     )
 
 
@@ -167,6 +169,16 @@ def _generator(levels: Sequence[LevelReport]) -> GeneratorCost:
         loop_busy=mean("loop_busy", lambda level: level.window_s),
         gc_collections=sum(level.generator.gc_collections for level in levels),
     )
+
+
+def _series(levels: Sequence[LevelReport]) -> tuple[Second, ...]:
+    """All seconds, the windows one after the other without the pauses between them."""
+    seconds: list[Second] = []
+    start_s = 0.0
+    for level in levels:
+        seconds += [replace(second, offset_s=start_s + second.offset_s) for second in level.series]
+        start_s += level.window_s
+    return tuple(seconds)
 
 
 def _weighted(parts: Sequence[Any], value: Callable[[Any], float], weight: Callable[[Any], float]) -> float | None:

@@ -17,6 +17,7 @@ from tritonstack.load.histogram import LatencySummary
 from tritonstack.load.knee import Knee
 from tritonstack.load.monitor import ServerUse
 from tritonstack.load.objective import Condition
+from tritonstack.load.series import Second
 from tritonstack.load.stability import Stability
 from tritonstack.load.statistics_delta import ModelDelta
 from tritonstack.load.sweep import Sweep
@@ -104,7 +105,8 @@ class LevelReport:
 
     `latency` counts from the scheduled moment in an open loop (`service` from the real send, `lag` how late the
     generator was) and from the send in a closed loop, where `service` and `lag` are None. `problems` make the run
-    invalid; `failures` are limits that it broke; `notes` are worth knowing.
+    invalid; `failures` are limits that it broke; `notes` are worth knowing. `series` holds the whole seconds of the
+    window.
     """
 
     arrival: Arrival
@@ -124,6 +126,7 @@ class LevelReport:
     problems: tuple[str, ...]
     failures: tuple[str, ...]
     notes: tuple[str, ...]
+    series: tuple[Second, ...] = ()
     findings: Findings = Findings()
 
     @property

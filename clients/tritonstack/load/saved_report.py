@@ -48,15 +48,18 @@ class SavedLevel:
         """Whole seconds of the window; empty in version 1."""
         return list(self.body.get("series") or ())
 
-    @cached_property
-    def effect(self) -> float:
-        """The design effect of its latencies (see interval.py); 1 where there are no seconds to tell it from."""
-        seconds = [
-            (int(entry["completed"]), float(entry["p50_us"]))
-            for entry in self.series
-            if entry.get("p50_us") is not None
-        ]
-        return design_effect(self.distribution, seconds)
+    @property
+    def rates(self) -> list[float]:
+        """Answered requests per second of each second."""
+        return [entry["completed"] / (entry.get("duration_s") or 1.0) for entry in self.series]
+
+    def effect(self, percent: float) -> float:
+        """The design effect of a percentile (see interval.py): told by the 99th percentiles of the seconds for the
+        tail, by their medians for the rest and where the seconds are too thin; 1 where there are no seconds."""
+        tail = percent >= 90 and all(entry["completed"] >= 100 for entry in self.series)
+        key, told = ("p99_us", 99.0) if tail else ("p50_us", 50.0)
+        seconds = [(int(entry["completed"]), float(entry[key])) for entry in self.series if entry.get(key) is not None]
+        return design_effect(self.distribution, seconds, told)
 
     def metric(self, name: str) -> float | None:
         """The value of a metric of the gates: latencies and lag in µs, errors as a fraction, rates per second."""

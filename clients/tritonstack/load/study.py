@@ -13,7 +13,7 @@ from tritonstack.errors import InternalError, TritonstackError
 from tritonstack.load.arrival import Arrival, ClosedLoop, OpenLoop
 from tritonstack.load.findings import findings_of, saved_level
 from tritonstack.load.knee import Knee, KneeQuestion, find_knee
-from tritonstack.load.live import Observer, TimedObserver
+from tritonstack.load.live import Display, Watcher
 from tritonstack.load.merged_level import merged_level
 from tritonstack.load.model_control import model_control
 from tritonstack.load.monitor import Monitor
@@ -21,6 +21,7 @@ from tritonstack.load.objective import Condition
 from tritonstack.load.plan import LoadPlan
 from tritonstack.load.report import LevelReport, LoadReport
 from tritonstack.load.saved_report import SavedLevel
+from tritonstack.load.series import Second
 from tritonstack.load.server_metrics import MetricsAddress
 from tritonstack.load.session import CONTROL_TIMEOUT_S, run_load
 from tritonstack.load.stability import IN_A_ROW, Stability, StabilityRule, WindowFigures, is_stable
@@ -51,7 +52,7 @@ class Study:
         self,
         plan: LoadPlan,
         *,
-        observer: Observer,
+        display: Display,
         metrics: MetricsAddress | None,
         slo: Sequence[Condition] = (),
         stability: StabilityRule | None = None,
@@ -63,7 +64,7 @@ class Study:
         self._stability = stability
         self._command = tuple(command)
         self._monitor = Monitor(metrics, endpoint=self._endpoint, models=_models(plan))
-        self._observer = TimedObserver(observer, self._monitor)
+        self._watcher = Watcher(display, self._monitor)
         self._interrupted = False
 
     def __enter__(self) -> Study:
@@ -115,7 +116,7 @@ class Study:
             return saved_level(reports[-1].levels[0])
 
         found: Knee = find_knee(
-            question, window, clock=time.monotonic, stopped=lambda: self._interrupted, tell=self._observer.note
+            question, window, clock=time.monotonic, stopped=lambda: self._interrupted, tell=self._watcher.note
         )
         return replace(self._joined(reports), knee=found)
 
@@ -145,23 +146,21 @@ class Study:
                 budget_s=budget_s,
                 clock=time.monotonic,
                 stopped=lambda: self._interrupted,
-                tell=self._observer.note,
+                tell=self._watcher.note,
             )
         return replace(self._joined(reports), sweep=found)
 
     def _run(self, plan: LoadPlan) -> LoadReport:
-        self._observer.starting(plan)
-        report = run_load(plan, observer=self._observer, command=self._command)
+        self._watcher.forget()
+        report = run_load(plan, observer=self._watcher, command=self._command)
         self._interrupted = self._interrupted or report.interrupted
-        levels = [
-            self._finished(level, start_s)
-            for level, start_s in zip(report.levels, self._observer.starts_s, strict=False)
-        ]
-        return replace(report, levels=tuple(levels) or report.levels, slo=self._slo)
+        seen = zip(report.levels, self._watcher.opened_s, self._watcher.seconds, strict=False)
+        levels = [self._finished(level, opened_s, seconds) for level, opened_s, seconds in seen]
+        return replace(report, levels=tuple(levels), slo=self._slo)
 
-    def _finished(self, level: LevelReport, start_s: float) -> LevelReport:
+    def _finished(self, level: LevelReport, opened_s: float, seconds: Sequence[Second]) -> LevelReport:
         """The level with what follows from it and what was seen at the server meanwhile."""
-        opened_s = start_s + level.warmup_s
+        level = replace(level, series=tuple(seconds))
         use = self._monitor.between(opened_s, opened_s + level.window_s)
         found = replace(findings_of(level, self._slo), server_use=use)
         notes = []

@@ -55,7 +55,7 @@ summary { cursor: pointer; padding: 4px 0; }
 .legend .key { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 6px; }
 .b0 { background: var(--c0); } .b1 { background: var(--c1); } .b2 { background: var(--c2); }
 .b3 { background: var(--c3); } .b4 { background: var(--c4); } .b5 { background: var(--c5); }
-svg { width: 100%; height: auto; display: block; }
+svg { width: 100%; max-width: 680px; height: auto; display: block; }
 svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
 svg .axis { font-size: 12px; } svg .label { fill: var(--ink); }
 svg .grid { stroke: var(--line); stroke-width: 1; }
