@@ -45,7 +45,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/seeds" "$work/found"
 "$python" "$root/tests/backends/fuzz_seeds.py" --with-settings "$work/seeds"
 [ -z "$corpus" ] || mkdir -p "$corpus"
-if ! "$build/decode_fuzzer" -runs="$runs" -max_total_time="$seconds" -max_len=8192 -timeout=20 -rss_limit_mb=2048 \
+if ! "$build/decode_fuzzer" -runs="$runs" -max_total_time="$seconds" -max_len=8192 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=256 \
   -print_final_stats=1 -artifact_prefix="$build/" "${corpus:-$work/found}" "$work/seeds" 2>"$work/log"; then
   tail -n 60 "$work/log" >&2
   exit 1

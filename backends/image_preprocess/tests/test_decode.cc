@@ -1,5 +1,9 @@
 // Decoding a region gives the pixels of the whole, for every sampling and orientation; damaged pictures are refused.
+#include <zlib.h>
+
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "catch.h"
@@ -86,5 +90,52 @@ TEST_CASE("a JPEG cut off anywhere is refused") {
       decode(bytes, read_header(bytes, Operation{}), {0, 0, 2, 2}, out, scratch);
     };
     REQUIRE_THROWS_AS(read_top(), ImageError);
+  }
+}
+
+namespace {
+
+// Address space that this process ever had, in KiB; 0 where the system does not tell.
+long peak_address_space() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmPeak:", 0) == 0) return std::stol(line.substr(7));
+  }
+  return 0;
+}
+
+void append_number(std::vector<uint8_t>& bytes, uint32_t value) {
+  for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<uint8_t>(value >> shift));
+}
+
+// A PNG of 15 × 12 pixels and the start of a chunk that claims to hold 1.9 GB.
+std::vector<uint8_t> png_with_large_claim(const std::string& name) {
+  std::vector<uint8_t> png{0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
+  const std::vector<uint8_t> header{'I', 'H', 'D', 'R', 0, 0, 0, 15, 0, 0, 0, 12, 8, 2, 0, 0, 0};
+  append_number(png, 13);
+  png.insert(png.end(), header.begin(), header.end());
+  append_number(png, static_cast<uint32_t>(crc32(0, header.data(), static_cast<uInt>(header.size()))));
+  append_number(png, 1'900'000'000);
+  png.insert(png.end(), name.begin(), name.end());
+  for (int i = 0; i < 300; ++i) png.push_back(static_cast<uint8_t>(i < 2 ? 'M' : i));
+  return png;
+}
+
+}  // namespace
+
+TEST_CASE("no chunk of a PNG takes the memory that it claims to need") {
+  DecodedImage out;
+  std::vector<uint8_t> scratch;
+  for (const char* name : {"eXIf", "iCCP", "iTXt", "tEXt", "zTXt", "sPLT", "pCAL", "sCAL", "hIST", "bKGD", "abCd"}) {
+    const auto png = png_with_large_claim(name);
+    const long before = peak_address_space();
+    CAPTURE(name);
+    const auto read = [&] {
+      const Bytes bytes{png.data(), png.size()};
+      const ImageHeader header = read_header(bytes, Operation{});
+      decode(bytes, header, {0, 0, 12, 15}, out, scratch);
+    };
+    REQUIRE_THROWS_AS(read(), ImageError);
+    REQUIRE(peak_address_space() - before < 256 * 1024);
   }
 }

@@ -172,7 +172,10 @@ class Reader {
     png_set_chunk_malloc_max(png_, kMaxChunk);
     png_set_benign_errors(png_, 1);
     png_set_read_fn(png_, this, read);
-    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, 0);
+    // All chunks but those that make pixels are passed over. Read, some take memory of the length they claim to have,
+    // whatever the limit: with benign errors a chunk above it is but a warning.
+    constexpr int kAllOfThem = -1;
+    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, kAllOfThem);
     png_read_info(png_, info_);
     png_set_packing(png_);
     passes_ = png_set_interlace_handling(png_);
