@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -103,7 +102,7 @@ class LiveLine:
             print("  ".join(parts), file=sys.stderr, flush=True)
             return
         # A line that wraps could not be redrawn.
-        line = fitted(parts, shutil.get_terminal_size().columns - 1)
+        line = fitted(parts, _columns() - 1)
         if moment.errors and self._color:
             line = f"\033[31m{line}\033[0m"
         print(f"\r\033[2K{line}", end="", file=sys.stderr, flush=True)
@@ -174,6 +173,14 @@ class Watcher:
                     shown_s, shown, fresh = now_s, now, []
         finally:
             self._display.clear()
+
+
+def _columns() -> int:
+    """The width of the terminal behind stderr, 80 where it does not tell."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except OSError:
+        return 80
 
 
 def _until_tick(opened_s: float) -> float:
