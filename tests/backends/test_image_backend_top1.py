@@ -32,7 +32,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tritonstack.command import main
 
     repository = tmp_path_factory.mktemp("models")
-    spec = ROOT / "examples" / "efficientnet_lite0"
+    spec = ROOT / "examples" / "efficientnet_lite0" / "spec.yaml"
     assert main(["export", str(spec), "--repository", str(repository), "--precision", "fp32", "--quiet"]) == 0
     return repository / "efficientnet_lite0" / "1" / "model.onnx"
 
