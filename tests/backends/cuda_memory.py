@@ -12,6 +12,8 @@ from typing import Any, Self
 import numpy as np
 
 _HANDLE_BYTES = 64  # CUipcMemHandle
+# Smaller allocations share a block, and with it what another process maps.
+_BLOCK_BYTES = 2 << 20
 
 
 class _Handle(ctypes.Structure):
@@ -48,7 +50,8 @@ class CudaRegion:
         self.driver = driver
         self.byte_size = byte_size
         self._address = ctypes.c_uint64()
-        driver.call("cuMemAlloc_v2", ctypes.byref(self._address), ctypes.c_size_t(byte_size))
+        whole = -(-byte_size // _BLOCK_BYTES) * _BLOCK_BYTES
+        driver.call("cuMemAlloc_v2", ctypes.byref(self._address), ctypes.c_size_t(whole))
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +73,8 @@ class CudaRegion:
         data = np.ascontiguousarray(values)
         place = ctypes.c_uint64(self._address.value + offset)
         self.driver.call("cuMemcpyHtoD_v2", place, ctypes.c_void_p(data.ctypes.data), ctypes.c_size_t(data.nbytes))
+        # The copy may return while its last part is on its way.
+        self.driver.call("cuCtxSynchronize")
 
     def read(self, shape: tuple[int, ...], dtype: Any, offset: int = 0) -> np.ndarray[Any, Any]:
         values = np.empty(shape, dtype)
