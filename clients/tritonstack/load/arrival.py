@@ -6,7 +6,7 @@ slows the load down. An open loop sends by the clock, whatever the server does, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,6 +60,10 @@ class OpenLoop:
         if self.timetable is not None:
             return self.timetable
         return steady(self.rate, self._gap_kind, burstiness=self.burstiness)
+
+    def with_pool(self, pool_ids: Sequence[str]) -> OpenLoop:
+        """The same loop with what its timetable sends looked up among the pool's ids; InputError where it is not."""
+        return self if self.timetable is None else OpenLoop.following(self.timetable.with_pool(pool_ids))
 
     @property
     def label(self) -> str:

@@ -11,7 +11,7 @@ integers, so neither the order of additions nor the last bit of a logarithm show
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -78,6 +78,10 @@ class Schedule(Protocol):
 
     def after(self, lead_s: float) -> Schedule:
         """The same timetable behind a warm-up of `lead_s` seconds."""
+        ...
+
+    def with_pool(self, pool_ids: Sequence[str]) -> Schedule:
+        """The same with what it sends looked up among the ids of the pool's entries; a trace may raise InputError."""
         ...
 
     def to_json(self) -> dict[str, Any]: ...
@@ -185,6 +189,10 @@ class Timetable:
     def after(self, lead_s: float) -> Timetable:
         """The profile's first rate is held through the warm-up; a steady rate needs no lead."""
         return Timetable(self.profile.after(lead_s), self.gaps)
+
+    def with_pool(self, pool_ids: Sequence[str]) -> Timetable:
+        """Itself: it names no entries."""
+        return self
 
     def to_json(self) -> dict[str, Any]:
         return {"gaps": self.gaps.kind, "burstiness": self.gaps.burstiness, "profile": self.profile.to_json()}

@@ -51,51 +51,51 @@ class Trace:
     def __len__(self) -> int:
         return len(self.time_ns)
 
-    def schedule(self, *, speed: float = 1.0, pool_ids: Sequence[str] | None = None) -> TraceSchedule:
-        """The timetable of these arrivals, `speed` times as fast. `pool_ids`: the ids of the request pool in order.
-
-        Raises UsageError for a speed that is not above 0, InputError where the trace names an input that the pool
-        does not have.
-        """
+    def schedule(self, *, speed: float = 1.0) -> TraceSchedule:
+        """The timetable of these arrivals, `speed` times as fast. UsageError for a speed that is not above 0."""
         if not (0 < speed < math.inf):
             raise UsageError("a trace is replayed at a speed above 0", given=f"{speed:g}", expected="1 as recorded")
-        entry = None
-        if self.key is not None:
-            entry = _entries(self, pool_ids)[self.key]
-        return TraceSchedule(self.name, self.time_ns, entry, speed)
-
-
-def _entries(trace: Trace, pool_ids: Sequence[str] | None) -> NDArray[np.int32]:
-    """The pool's index of each of the trace's ids. Without ids in the pool, ids count its entries from 0."""
-    known = {} if pool_ids is None else {name: index for index, name in enumerate(pool_ids) if name}
-    chosen = np.empty(len(trace.ids), dtype=np.int32)
-    for number, name in enumerate(trace.ids):
-        if name in known:
-            chosen[number] = known[name]
-        elif not known and name.isascii() and name.isdigit() and int(name) < 2**31:
-            chosen[number] = int(name)
-        else:
-            raise InputError(
-                f"the trace {trace.name} sends an input that is not among the requests",
-                given=repr(name),
-                expected="the id of a request" if known else "a number that counts the requests from 0",
-                next_step=nearest(name, list(known)[:1000]) if known else None,
-            )
-    return chosen
+        return TraceSchedule(self.name, self.time_ns, self.key, self.ids, speed)
 
 
 @dataclass(frozen=True, eq=False)
 class TraceSchedule:
     """Recorded arrivals as a timetable; `lead_s` seconds of silence lie before the first one. The seed changes nothing.
 
-    `time_ns` int64 [arrival], ascending from 0; `entry` int32 [arrival] or None.
+    `time_ns` int64 [arrival], ascending from 0. `key` int32 [arrival] or None: which of `ids` is sent; without `ids`,
+    which entry of the pool.
     """
 
     name: str
     time_ns: NDArray[np.int64]
-    entry: NDArray[np.int32] | None
+    key: NDArray[np.int32] | None
+    ids: tuple[str, ...] = ()
     speed: float = 1.0
     lead_s: float = 0.0
+
+    def with_pool(self, pool_ids: Sequence[str]) -> TraceSchedule:
+        """The same with its ids looked up among those of the pool's entries, in their order; where the pool has none,
+        ids are numbers that count its entries from 0 (beyond its end, from 0 again).
+
+        Raises InputError where the trace sends something that the pool does not have.
+        """
+        if self.key is None or not self.ids:
+            return self
+        known = {name: index for index, name in enumerate(pool_ids) if name}
+        chosen = np.empty(len(self.ids), dtype=np.int32)
+        for number, name in enumerate(self.ids):
+            if name in known:
+                chosen[number] = known[name]
+            elif not known and name.isascii() and name.isdigit() and int(name) < 2**31:
+                chosen[number] = int(name)
+            else:
+                raise InputError(
+                    f"the trace {self.name} sends an input that is not among the requests",
+                    given=repr(name),
+                    expected="the id of a request" if known else "a number that counts the requests from 0",
+                    next_step=nearest(name, list(known)[:1000]) if known else None,
+                )
+        return replace(self, key=chosen[self.key], ids=())
 
     @property
     def label(self) -> str:
@@ -113,11 +113,14 @@ class TraceSchedule:
         return (float(self.time_ns[-1]) + 1) / 1e9 / self.speed
 
     def chunks(self, seed: int) -> Iterator[Dues]:
+        if self.ids:
+            yield from self.with_pool(()).chunks(seed)
+            return
         for first in range(0, len(self.time_ns), CHUNK):
             part = slice(first, first + CHUNK)
             offset_s = self.lead_s + self.time_ns[part] / (1e9 * self.speed)
             number = np.arange(first, first + len(offset_s), dtype=np.int64)
-            yield Dues(offset_s, number, None if self.entry is None else self.entry[part])
+            yield Dues(offset_s, number, None if self.key is None else self.key[part])
 
     def remaining(self, from_s: float, to_s: float) -> float:
         low, high = ((moment_s - self.lead_s) * 1e9 * self.speed for moment_s in (from_s, to_s))
@@ -128,18 +131,20 @@ class TraceSchedule:
         return replace(self, lead_s=self.lead_s + lead_s)
 
     def to_json(self) -> dict[str, Any]:
-        """What `trace_from_json` needs besides the columns of `columns`."""
+        """What `trace_from_json` needs besides the columns of `columns`, with ids looked up (see `with_pool`)."""
         return {
             "trace": self.name,
             "speed": self.speed,
             "lead_s": self.lead_s,
             "arrivals": len(self.time_ns),
-            "entries": self.entry is not None,
+            "entries": self.key is not None,
         }
 
     def columns(self) -> bytes:
         """The arrivals as bytes: int64 times in nanoseconds, then int32 entries where there are any, little-endian."""
-        entry = b"" if self.entry is None else self.entry.astype("<i4").tobytes()
+        if self.ids:
+            return self.with_pool(()).columns()
+        entry = b"" if self.key is None else self.key.astype("<i4").tobytes()
         return self.time_ns.astype("<i8").tobytes() + entry
 
 
@@ -151,7 +156,7 @@ def trace_from_json(document: Mapping[str, Any], columns: bytes | memoryview) ->
         raise UsageError("the columns of a trace do not fit it", given=f"{len(columns)} bytes", expected=f"{wanted}")
     times = np.frombuffer(columns, "<i8", count)
     entry = np.frombuffer(columns, "<i4", count, offset=count * 8) if with_entries else None
-    return TraceSchedule(str(document["trace"]), times, entry, float(document["speed"]), float(document["lead_s"]))
+    return TraceSchedule(str(document["trace"]), times, entry, (), float(document["speed"]), float(document["lead_s"]))
 
 
 def read_trace(path: Path, *, unit: TimeUnit | None = None) -> Trace:

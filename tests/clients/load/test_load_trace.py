@@ -73,19 +73,20 @@ def test_rows_are_sorted_and_keep_their_order_at_one_moment(tmp_path: Path) -> N
 
 def test_ids_become_entries_of_the_pool(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path, '{"t": 0, "input": "größe"}\n{"t": 1, "input": "b"}\n', "a.jsonl"))
-    schedule = trace.schedule(pool_ids=["b", "", "größe"])
+    schedule = trace.schedule().with_pool(["b", "", "größe"])
     (dues,) = schedule.chunks(0)
     assert dues.entries(3).tolist() == [2, 0]
     with pytest.raises(InputError, match=r"not among the requests.*'b'"):
-        trace.schedule(pool_ids=["größe"])
+        trace.schedule().with_pool(["größe"])
 
 
 def test_numbers_count_the_requests_of_a_pool_without_ids(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path, "0,4\n1,0\n2,4\n"))
-    (dues,) = trace.schedule(pool_ids=None).chunks(0)
+    (dues,) = trace.schedule().chunks(0)
     assert dues.entries(10).tolist() == [4, 0, 4]
+    assert next(trace.schedule().with_pool(["", ""]).chunks(0)).entries(2).tolist() == [0, 0, 0]
     with pytest.raises(InputError, match="a number that counts"):
-        read_trace(write(tmp_path, "0,x\n")).schedule()
+        next(read_trace(write(tmp_path, "0,x\n")).schedule().chunks(0))
 
 
 def test_speed_and_lead_move_the_moments(tmp_path: Path) -> None:
