@@ -321,19 +321,24 @@ def _source(options: argparse.Namespace) -> InputSource:
     from tritonstack.load.inputs import (
         ArrayInputs,
         ImageInputs,
+        JsonlInputs,
         RandomInputs,
+        TextInputs,
         ZeroInputs,
         find_images,
         load_npy,
         load_npz,
+        load_texts,
     )
 
-    kinds = {"--input": options.input, "--data": options.data, "--image": options.image, "--zero": options.zero}
+    kinds = {flag_of(name): getattr(options, name) for name in ("input", "data", "image", "text", "jsonl", "zero")}
     given = [flag for flag, value in kinds.items() if value]
     if len(given) > 1:
         raise UsageError("the inputs have one source", given=" and ".join(given), expected="one of them")
     if options.shape and given and given != ["--zero"]:
         raise UsageError(f"--shape describes generated inputs, but {given[0]} brings its own shapes")
+    if options.range and given:
+        raise UsageError(f"--range is of random values, and {given[0]} brings its own")
     if options.input:
         arrays = dict(options.input)
         if len(arrays) < len(options.input):
@@ -344,4 +349,8 @@ def _source(options: argparse.Namespace) -> InputSource:
         return ArrayInputs(load_npz(options.data), origin=f"from {options.data.name}")
     if options.image:
         return ImageInputs(tuple(found for path in options.image for found in find_images(path)))
-    return ZeroInputs() if options.zero else RandomInputs(options.seed)
+    if options.text is not None:
+        return TextInputs(load_texts(options.text), origin=f"texts from {options.text.name}")
+    if options.jsonl is not None:
+        return JsonlInputs(options.jsonl)
+    return ZeroInputs() if options.zero else RandomInputs(options.seed, dict(options.range or ()))

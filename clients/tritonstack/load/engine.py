@@ -219,7 +219,7 @@ class Engine:
         wanted = self._window.requests
         scheduled = 0
         full_until_s = start_s
-        for number, offset_s in enumerate(arrival.offsets_s(self._seed)):
+        for offset_s, index in _dues(arrival, self._seed, self._pool_size):
             due_s = start_s + offset_s
             counts = due_s >= tally.open_at_s
             if due_s >= tally.close_at_s or (counts and wanted is not None and scheduled >= wanted):
@@ -229,7 +229,9 @@ class Engine:
                 # Nothing more is sent, so what is left is only counted: one by one, or, where that would take long,
                 # as the rate says.
                 tally.unsent += counts
-                rest = arrival.rate * (tally.close_at_s - max(due_s, tally.open_at_s))
+                rest = arrival.schedule.remaining(
+                    max(due_s, tally.open_at_s) - start_s, min(tally.close_at_s - start_s, 1e12)
+                )
                 if wanted is not None:
                     rest = min(rest, wanted - scheduled)
                 if COUNTED_ONE_BY_ONE < rest < float("inf"):
@@ -251,7 +253,7 @@ class Engine:
                 tally.unsent += counts
                 continue
             tally.started(due_s)
-            self._spawn(self._one(number % self._pool_size, due_s=due_s, ready_s=ready_s))
+            self._spawn(self._one(index, due_s=due_s, ready_s=ready_s))
 
     async def _wait_for_slot(self) -> float:
         """Wait until fewer than the bound are in flight; returns when the place became free."""
@@ -291,6 +293,12 @@ class Engine:
         if tally.requests is not None and tally.measured >= tally.requests:
             self._finish()
         return failure
+
+
+def _dues(arrival: OpenLoop, seed: int, pool_size: int) -> Iterator[tuple[float, int]]:
+    """When each request is due, in seconds from the start, and which of the pool it is."""
+    for dues in arrival.schedule.chunks(seed):
+        yield from zip(dues.offset_s.tolist(), dues.entries(pool_size).tolist(), strict=True)
 
 
 @contextmanager

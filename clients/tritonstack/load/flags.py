@@ -106,12 +106,15 @@ def _add_search(group: _Group) -> None:
 
 
 def _add_requests(group: _Group) -> None:
-    add = group.add
+    add, more = group.add, group.more
     add("--batch", type=whole_number(1), metavar="B", default=1, help="samples per request (default: 1)")
     add("--input", action="append", type=_input_file, metavar="NAME=@FILE.npy", help="samples of one input; repeatable")
     add("--data", type=some_path, metavar="FILE.npz", help="samples of all inputs by name")
     add("--image", action="append", type=some_path, metavar="FILE|FOLDER",
         help="pictures, prepared as the model describes")  # fmt: skip
+    more("--text", type=some_path, metavar="FILE", help="one text per line, for a model that takes BYTES")
+    more("--jsonl", type=some_path, metavar="FILE", help="one whole request per line")
+    more("--range", action="append", type=_range, metavar="NAME=LOW:HIGH", help="of random values, both included")
     add("--zero", action="store_true", help="zeros instead of random values (the default)")
     add("--shape", action="append", type=_shape, metavar="NAME:DxD", help="sizes of open dimensions, without the batch")
     add("--seed", type=whole_number(0), metavar="N", default=0, help="of values and Poisson gaps (default: 0)")
@@ -210,6 +213,18 @@ def _ramp(text: str) -> tuple[float, float]:
         raise argparse.ArgumentTypeError(f"given {text!r}; expected FROM:TO, such as 10:200")
     first, last = (number(0, may_equal=True)(part) for part in parts)
     return first, last
+
+
+def _range(text: str) -> tuple[str, tuple[float, float]]:
+    name, mark, limits = text.partition("=")
+    low, colon, high = limits.partition(":")
+    try:
+        found = (float(low), float(high)) if name and mark and colon else None
+    except ValueError:
+        found = None
+    if found is None or not (math.isfinite(found[0]) and math.isfinite(found[1]) and found[0] <= found[1]):
+        raise argparse.ArgumentTypeError(f"given {text!r}; expected NAME=LOW:HIGH, such as ids=0:30521")
+    return name, found
 
 
 def _input_file(text: str) -> tuple[str, Path]:

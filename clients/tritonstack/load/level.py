@@ -72,7 +72,7 @@ async def run_level(
     engine = Engine(
         send=send,
         pool_size=pool_size,
-        arrival=arrival,
+        arrival=_behind_warmup(arrival, plan.warmup_s),
         window=Window(plan.warmup_s, plan.duration_s, plan.requests),
         classify=classify,
         max_in_flight=bound or 0,
@@ -91,6 +91,13 @@ async def run_level(
             await watcher
     breakdown = await _breakdown(client, plan, watched, opening, result)
     return _level_report(plan, arrival, result, breakdown, bound)
+
+
+def _behind_warmup(arrival: Arrival, warmup_s: float) -> Arrival:
+    """A timetable that ends, behind the warm-up, so that all of it is measured."""
+    if isinstance(arrival, OpenLoop) and arrival.timetable is not None:
+        return OpenLoop.following(arrival.timetable.after(warmup_s))
+    return arrival
 
 
 async def _breakdown(
