@@ -16,25 +16,35 @@ namespace {
 int half(uint32_t pair, int n) { return static_cast<int16_t>(n == 0 ? pair & 0xFFFFU : pair >> 16); }
 int unsigned_half(uint32_t pair, int n) { return static_cast<int>(n == 0 ? pair & 0xFFFFU : pair >> 16); }
 
-// Outputs from … to - 1 (counted from `begin`) of a column of pixels, by the steps of a tile that starts at `from`.
-std::vector<double> walk_rows(const RowProgram& program, const std::vector<int>& pixels, bool cubic, int from, int to) {
+// The outputs of group `g` of a column of pixels.
+std::vector<double> walk_rows(const RowProgram& program, const std::vector<int>& pixels, bool cubic, int g) {
   const int in = static_cast<int>(pixels.size());
   std::vector<double> outputs;
   int64_t now = 0;
   int64_t next = 0;
-  int output = from - 1;
-  for (int s = program.starts[static_cast<size_t>(from)]; s < program.starts[static_cast<size_t>(to + 1)]; ++s) {
-    const RowStep& step = program.steps[static_cast<size_t>(s)];
+  bool counts = cubic;  // the first output of a triangle's group is the one before
+  for (int s = g * program.stride;; ++s) {
+    const RowStep& step = program.steps.at(static_cast<size_t>(s));
     for (int n = 0; n < 2; ++n) {
       const int pixel = pixels[static_cast<size_t>(std::min(step.row + n, in - 1))];
       now += int64_t{pixel} * (cubic ? half(step.weights, n) : unsigned_half(step.weights, n));
       next += int64_t{pixel} * (cubic ? half(step.next_weights, n) : unsigned_half(step.next_weights, n));
     }
-    if (step.last == 0) continue;
-    if (output >= from) outputs.push_back(static_cast<double>(now) / (1 << (cubic ? kCubicRowBits : kLinearRowBits)));
+    if ((step.flags & kOutputComplete) == 0) continue;
+    if (counts) outputs.push_back(static_cast<double>(now) / (1 << (cubic ? kCubicRowBits : kLinearRowBits)));
+    if ((step.flags & kGroupComplete) != 0) return outputs;
+    counts = true;
     now = next;
     next = 0;
-    ++output;
+  }
+}
+
+std::vector<double> walk_all(const RowProgram& program, const std::vector<int>& pixels, bool cubic) {
+  std::vector<double> outputs;
+  for (int g = 0; g < program.groups; ++g) {
+    const std::vector<double> group = walk_rows(program, pixels, cubic, g);
+    REQUIRE((g == program.groups - 1 || group.size() == static_cast<size_t>(kGroupOutputs)));
+    outputs.insert(outputs.end(), group.begin(), group.end());
   }
   return outputs;
 }
@@ -70,15 +80,9 @@ TEST_CASE("rows and columns by short weights are those in double") {
         const Taps<double> taps = make_taps(interpolation, antialias, in, out, begin, count);
         const std::vector<double> wanted = expected(taps, pixels);
         const RowProgram program = make_row_program(interpolation, antialias, in, out, begin, count);
-        REQUIRE(program.starts.size() == static_cast<size_t>(count) + 2);
-        for (int from = 0; from < count; from += 8) {
-          const int to = std::min(from + 8, count);
-          const std::vector<double> found = walk_rows(program, pixels, cubic, from, to);
-          REQUIRE(found.size() == static_cast<size_t>(to - from));
-          for (int i = from; i < to; ++i) {
-            REQUIRE(std::abs(found[static_cast<size_t>(i - from)] - wanted[static_cast<size_t>(i)]) < 0.25);
-          }
-        }
+        const std::vector<double> found = walk_all(program, pixels, cubic);
+        REQUIRE(found.size() == static_cast<size_t>(count));
+        for (size_t i = 0; i < found.size(); ++i) REQUIRE(std::abs(found[i] - wanted[i]) < 0.25);
         const ColumnTable table = make_column_table(interpolation, antialias, in, out, begin, count);
         for (int i = 0; i < count; ++i) {
           int64_t sum = 0;
@@ -103,7 +107,7 @@ TEST_CASE("short weights keep a picture of one colour") {
       const bool cubic = interpolation == Interpolation::bicubic;
       const std::vector<int> pixels(static_cast<size_t>(in), 201);
       const RowProgram program = make_row_program(interpolation, true, in, out, 0, out);
-      for (const double value : walk_rows(program, pixels, cubic, 0, out)) REQUIRE(value == 201.0);
+      for (const double value : walk_all(program, pixels, cubic)) REQUIRE(value == 201.0);
       const ColumnTable table = make_column_table(interpolation, true, in, out, 0, out);
       for (int i = 0; i < out; ++i) {
         int sum = 0;
@@ -116,14 +120,20 @@ TEST_CASE("short weights keep a picture of one colour") {
   }
 }
 
-TEST_CASE("a shrinking triangle reads each row once") {
+TEST_CASE("a group of a shrinking triangle reads each row once") {
   const RowProgram program = make_row_program(Interpolation::bilinear, true, 1080, 256, 16, 224);
-  std::vector<int> times(1081, 0);
-  for (const RowStep& step : program.steps) {
-    for (int n = 0; n < 2; ++n) {
-      const bool used = unsigned_half(step.weights, n) != 0 || unsigned_half(step.next_weights, n) != 0;
-      times[static_cast<size_t>(step.row + n)] += used;
+  REQUIRE(program.groups == 28);
+  for (int g = 0; g < program.groups; ++g) {
+    std::vector<int> times(1081, 0);
+    for (int s = g * program.stride;; ++s) {
+      const RowStep& step = program.steps.at(static_cast<size_t>(s));
+      for (int n = 0; n < 2; ++n) {
+        const bool used = unsigned_half(step.weights, n) != 0 || unsigned_half(step.next_weights, n) != 0;
+        times[static_cast<size_t>(step.row + n)] += used;
+      }
+      REQUIRE(step.row < program.ends[static_cast<size_t>(std::min(8 * g + 7, 223))]);
+      if ((step.flags & kGroupComplete) != 0) break;
     }
+    REQUIRE(*std::max_element(times.begin(), times.end()) == 1);
   }
-  REQUIRE(*std::max_element(times.begin(), times.end()) == 1);
 }

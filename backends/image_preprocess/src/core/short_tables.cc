@@ -38,15 +38,14 @@ struct Window {
 };
 
 // Steps for the rows [from, to), the last one marked; one step of weight 0 where there are none.
-void add_steps(RowProgram& program, int from, int to, int in, const Window& now, const Window& next) {
-  program.starts.push_back(static_cast<int32_t>(program.steps.size()));
-  if (from >= to) program.steps.push_back({std::clamp(from, 0, in - 1), 0, 0, 0});
+void add_steps(std::vector<RowStep>& steps, int from, int to, int in, const Window& now, const Window& next) {
+  if (from >= to) steps.push_back({std::clamp(from, 0, in - 1), 0, 0, 0});
   for (int row = from; row < to; row += 2) {
     const bool both = row + 1 < to;
-    program.steps.push_back({row, pack(now.at(row), both ? now.at(row + 1) : 0),
-                             pack(next.at(row), both ? next.at(row + 1) : 0), 0});
+    steps.push_back({row, pack(now.at(row), both ? now.at(row + 1) : 0),
+                     pack(next.at(row), both ? next.at(row + 1) : 0), 0});
   }
-  program.steps.back().last = 1;
+  steps.back().flags = kOutputComplete;
 }
 
 }  // namespace
@@ -56,26 +55,36 @@ RowProgram make_row_program(Interpolation interpolation, bool antialias, int in,
   const bool streamed = !cubic && antialias && in >= out;
   const int before = begin > 0 ? 1 : 0;
   const Taps<double> taps = make_taps(interpolation, antialias, in, out, begin - before, count + before);
-  const auto window = [&](int i) {
-    Window result;
-    if (i < -before || i >= count) return result;
-    result.first = taps.first[static_cast<size_t>(i + before)];
-    result.weights = rounded(taps, i + before, cubic ? kCubicRowBits : kLinearRowBits);
-    return result;
-  };
-  RowProgram program;
-  Window last = window(-1);
-  Window now = window(0);
-  const Window none;
-  add_steps(program, now.first, streamed ? last.end() : now.first, in, none, now);
-  for (int i = 0; i < count; ++i) {
-    Window next = window(i + 1);
-    const int from = streamed ? std::max(now.first, last.end()) : now.first;
-    add_steps(program, from, now.end(), in, now, streamed ? next : none);
-    last = std::move(now);
-    now = std::move(next);
+  std::vector<Window> windows;  // of output i at i + 1; none where there is none
+  windows.reserve(static_cast<size_t>(count) + 2);
+  if (before == 0) windows.emplace_back();
+  for (int i = 0; i < taps.count(); ++i) {
+    windows.push_back({taps.first[static_cast<size_t>(i)], rounded(taps, i, cubic ? kCubicRowBits : kLinearRowBits)});
   }
-  program.starts.push_back(static_cast<int32_t>(program.steps.size()));
+  windows.emplace_back();
+  const auto window = [&](int i) -> const Window& { return windows[static_cast<size_t>(i + 1)]; };
+  const Window none;
+
+  RowProgram program;
+  program.groups = (count + kGroupOutputs - 1) / kGroupOutputs;
+  std::vector<std::vector<RowStep>> groups(static_cast<size_t>(program.groups));
+  for (int i = 0; i < count; ++i) {
+    std::vector<RowStep>& steps = groups[static_cast<size_t>(i / kGroupOutputs)];
+    const Window& now = window(i);
+    const Window& last = window(i - 1);
+    const int shared_end = streamed && !last.weights.empty() ? std::max(last.end(), now.first) : now.first;
+    if (steps.empty() && !cubic) add_steps(steps, now.first, shared_end, in, none, now);
+    add_steps(steps, shared_end, now.end(), in, now, streamed ? window(i + 1) : none);
+    if (i % kGroupOutputs == kGroupOutputs - 1 || i == count - 1) steps.back().flags |= kGroupComplete;
+    program.ends.push_back(std::max(now.end(), program.ends.empty() ? 0 : program.ends.back()));
+  }
+  for (const auto& steps : groups) program.stride = std::max(program.stride, static_cast<int>(steps.size()));
+  constexpr RowStep kNothing{0, 0, 0, kOutputComplete | kGroupComplete};
+  for (const auto& steps : groups) {
+    program.steps.insert(program.steps.end(), steps.begin(), steps.end());
+    program.steps.resize(program.steps.size() + static_cast<size_t>(program.stride) - steps.size(), kNothing);
+  }
+  program.steps.resize(program.steps.size() + 32, kNothing);
   return program;
 }
 

@@ -15,24 +15,33 @@ constexpr int kLinearRowBits = 15;
 constexpr int kCubicRowBits = 14;
 constexpr int kColumnBits = 14;
 
+// Outputs of an axis that one group of steps makes.
+constexpr int kGroupOutputs = 8;
+
 // Two neighbouring source rows, `row` and the next one, and the weights (low half: of `row`) with which they are added to
-// the current output row and to the one after it. After a step with `last` the current output row is complete.
+// the current output row and to the one after it.
 struct RowStep {
   int32_t row;
   uint32_t weights;
   uint32_t next_weights;
-  int32_t last;
+  int32_t flags;
 };
+constexpr int32_t kOutputComplete = 1;  // after this step the current output has all its rows
+constexpr int32_t kGroupComplete = 2;   // and so has the last output of the group
 
-// Steps of the outputs begin … begin + count - 1 of an axis: those of output begin + i are starts[i + 1] … starts[i + 2] - 1.
-// Steps from starts[0] on belong to the output before, and bring what output begin needs of its rows. Every output has
-// one step at least.
+// Steps of the outputs begin … begin + count - 1 of an axis. Those of group g, which are the outputs begin + 8 g … + 7, begin
+// at steps[g * stride]. A group of the triangle filter begins with the steps of the output before it, whose sums count for
+// its first output only by next_weights; one of the cubic begins with its own. Behind the last group lie 32 steps more, which
+// may be read. Every output has one step at least.
 //
-// When shrinking with the triangle filter, a source row lies under two outputs at most, so each row is in one step only.
-// In all other cases each output has all its rows in its own steps, and next_weights are 0.
+// When shrinking with the triangle filter, a source row lies under two outputs at most, so each row is in one step of a
+// group only. In all other cases each output has all its rows in its own steps, and next_weights are 0.
 struct RowProgram {
   std::vector<RowStep> steps;
-  std::vector<int32_t> starts;
+  int stride = 0;
+  int groups = 0;
+  // One behind the last source row that the outputs up to and with i read.
+  std::vector<int32_t> ends;
 };
 
 RowProgram make_row_program(Interpolation interpolation, bool antialias, int in, int out, int begin, int count);

@@ -276,8 +276,7 @@ FusedImage GpuExecutor::describe_image(const ImageJob& job, const Source& source
 void GpuExecutor::launch(const ImageJob* jobs) {
   lay_out_tiles();
   const size_t tile_offset = aligned(images_.size() * sizeof(FusedImage));
-  const size_t short_tile_offset = tile_offset + aligned(plan_.tiles().size() * sizeof(Tile));
-  const size_t taps_offset = short_tile_offset + aligned(short_plan_.tiles().size() * sizeof(Tile));
+  const size_t taps_offset = tile_offset + aligned(plan_.tiles().size() * sizeof(Tile));
   if (exact_) {
     taps_.clear();
     for (size_t n = 0; n < images_.size(); ++n) {
@@ -300,38 +299,34 @@ void GpuExecutor::launch(const ImageJob* jobs) {
     }
   }
   short_plan_.write_tables(staging + taps_offset);
-  for (const size_t n : in_short_form_) short_plan_.place(images_[n], on_device + taps_offset);
+  for (size_t n = 0; n < in_short_form_; ++n) short_plan_.place(images_[n], on_device + taps_offset);
   std::memcpy(staging, images_.data(), images_.size() * sizeof(FusedImage));
   std::memcpy(staging + tile_offset, plan_.tiles().data(), plan_.tiles().size() * sizeof(Tile));
-  std::memcpy(staging + short_tile_offset, short_plan_.tiles().data(), short_plan_.tiles().size() * sizeof(Tile));
   check(cudaMemcpyAsync(on_device, staging, bytes, cudaMemcpyHostToDevice, stream_.get()),
         "copy of the description of a batch");
   launch_kernels(on_device);
 }
 
 // Which kernel does which picture: the exact one all or none, the short one all of a batch but rare pictures with windows
-// wider than it can hold.
+// wider than it can hold. Those of the short one come first in the array.
 void GpuExecutor::lay_out_tiles() {
   plan_.clear();
   short_plan_.clear();
-  in_short_form_.clear();
-  others_.clear();
-  const bool may_be_short = ShortPlan::serves(fused_, exact_);
-  for (size_t n = 0; n < images_.size(); ++n) {
-    const bool is_short = may_be_short && short_plan_.add(images_[n], static_cast<int>(n));
-    (is_short ? in_short_form_ : others_).push_back(n);
+  in_short_form_ = 0;
+  if (ShortPlan::serves(fused_, exact_)) {
+    const auto others =
+        std::stable_partition(images_.begin(), images_.end(), [&](FusedImage& image) { return short_plan_.add(image); });
+    in_short_form_ = static_cast<size_t>(others - images_.begin());
   }
-  plan_.prepare(images_, others_);
-  for (const size_t n : others_) plan_.add(images_[n], static_cast<int>(n));
+  plan_.prepare(images_, in_short_form_);
+  for (size_t n = in_short_form_; n < images_.size(); ++n) plan_.add(images_[n], static_cast<int>(n));
 }
 
 void GpuExecutor::launch_kernels(const uint8_t* descriptions) {
   const auto* images = reinterpret_cast<const FusedImage*>(descriptions);
-  const uint8_t* at = descriptions + aligned(images_.size() * sizeof(FusedImage));
-  const auto* tiles = reinterpret_cast<const Tile*>(at);
-  const auto* short_tiles = reinterpret_cast<const Tile*>(at + aligned(plan_.tiles().size() * sizeof(Tile)));
+  const auto* tiles = reinterpret_cast<const Tile*>(descriptions + aligned(images_.size() * sizeof(FusedImage)));
   if (exact_) return launch_exact(fused_, images, tiles, plan_.tiles().size(), stream_.get());
-  launch_short(fused_, images, short_tiles, short_plan_.tiles().size(), short_plan_.shared_bytes(), stream_.get());
+  launch_short(fused_, images, in_short_form_, short_plan_.tiles(), short_plan_.shared_bytes(), stream_.get());
   launch_fused(fused_, images, tiles, plan_.tiles().size(), plan_.words_per_thread(), stream_.get());
 }
 

@@ -96,8 +96,7 @@ class GpuExecutor : public Executor {
   std::vector<Source> sources_;
   std::vector<FusedImage> images_;
   std::vector<size_t> active_;
-  std::vector<size_t> in_short_form_;
-  std::vector<size_t> others_;
+  size_t in_short_form_ = 0;
   std::vector<size_t> uploads_;
   std::vector<JpegTask> tasks_;
   std::vector<size_t> task_jobs_;

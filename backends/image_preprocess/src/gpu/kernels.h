@@ -22,17 +22,34 @@ struct DeviceTaps {
   int stride;
 };
 
+// How a picture's rows lie in memory: each aligned to 16 bytes, to 4, or to none.
+enum class RowAlignment : int32_t { sixteen, four, any };
+
+// Output columns of a strip (counted from the first one that the picture covers) and the source pixels under them.
+struct StripSpan {
+  int32_t column;
+  int32_t columns;
+  int32_t first;
+  int32_t end;
+};
+
 // What the short kernel needs to know of a picture beyond its FusedImage; the tables are those of core/short_tables.h.
 struct ShortForm {
   const RowStep* steps;
-  const int32_t* starts;
+  const StripSpan* strips;
   const uint32_t* weights;  // [output column][pair]
-  const int32_t* firsts;
+  const int32_t* offsets;   // [output column]: the first word of its pairs in a row of sums, counted from pixel 0
+  int step_stride;
   int pairs;
+  int strip_count;
   int group_threads;  // threads that share a source row; a multiple of 32
-  int tile_rows, tile_columns;
-  int row_bytes;              // between rows of sums in shared memory
-  int weights_at, firsts_at;  // where the tables' copies begin in shared memory
+  int tile_rows;
+  int tiles;
+  int row_bytes;               // between rows of sums in shared memory
+  int weights_at, offsets_at;  // where the tables' copies begin in shared memory
+  int safe_outputs;            // how many outputs from the first on may be read without looking at every byte
+  RowAlignment alignment;
+  bool padded;  // there is output that the picture does not cover
 };
 
 // One picture of a batch. Pixels are 8-bit RGB, interleaved.
@@ -54,14 +71,11 @@ struct FusedImage {
   ShortForm short_form;      // short kernel only
 };
 
-// The work of one block: output rows and columns from the given ones on. Short kernel only: the source columns
-// first … end - 1 lie under it.
+// The work of one block: output rows and columns from the given ones on.
 struct Tile {
   int image;
   int row;
   int column;
-  int first;
-  int end;
 };
 
 // What all pictures of a model share.
@@ -95,8 +109,8 @@ class TilePlan {
   const std::vector<Tile>& tiles() const { return tiles_; }
   // Words of four bytes of a source row that each thread of the float kernel owns.
   int words_per_thread() const { return words_per_thread_; }
-  // Chooses words_per_thread for the pictures to come, which are those of the given numbers.
-  void prepare(const std::vector<FusedImage>& images, const std::vector<size_t>& numbers);
+  // Chooses words_per_thread for the pictures to come, which are those from `first` on.
+  void prepare(const std::vector<FusedImage>& images, size_t first);
 
  private:
   FusedOperation operation_;
@@ -108,8 +122,8 @@ class TilePlan {
 // Both arrays lie in device memory. Raises CudaError where the launch fails.
 void launch_fused(const FusedOperation& operation, const FusedImage* images, const Tile* tiles, size_t tile_count,
                   int words_per_thread, cudaStream_t stream);
-// Tiles of several pictures of which each was laid out by ShortPlan.
-void launch_short(const FusedOperation& operation, const FusedImage* images, const Tile* tiles, size_t tile_count,
+// Pictures that ShortPlan laid out; none has more than `tiles` tiles.
+void launch_short(const FusedOperation& operation, const FusedImage* images, size_t image_count, int tiles,
                   size_t shared_bytes, cudaStream_t stream);
 void launch_exact(const FusedOperation& operation, const FusedImage* images, const Tile* tiles, size_t tile_count,
                   cudaStream_t stream);
@@ -125,12 +139,13 @@ constexpr int kExactRows = 8;
 constexpr int kExactColumns = 64;
 constexpr int kThreads = 256;
 constexpr int kMaxWordsPerThread = 3;
-// The short kernel: threads of a block, words of a source row that each owns, steps that are asked for ahead of time, output
-// rows of a group, columns at most, and shared memory at most, beside the ring of the rows asked for.
+// The short kernel: threads of a block, blocks of a multiprocessor, words of a source row that each thread owns, stages of
+// the ring of rows asked for, columns of a strip at most, and shared memory at most, beside the ring. Three blocks with
+// fewer stages were as fast; two leave each thread the registers that it wants.
 constexpr int kShortThreads = 256;
+constexpr int kShortBlocks = 2;
 constexpr int kShortWords = 3;
-constexpr int kShortStages = 4;
-constexpr int kShortRows = 8;
+constexpr int kShortStages = 5;
 constexpr int kShortColumns = 256;
 constexpr size_t kShortRingBytes = size_t{kShortStages} * 2 * (32 * kShortWords + 4) * 4 * (kShortThreads / 32);
 constexpr size_t kShortSharedBytes = 64 * 1024;

@@ -1,14 +1,19 @@
 #include "gpu/short_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace tritonstack::image {
 namespace {
 
 constexpr int kBankRow = 128;  // bytes of shared memory that all banks serve at a time
+constexpr int kVectorSlack = 15;  // bytes that a load of 16 may reach beyond what is needed
 
-size_t aligned(size_t bytes) { return (bytes + 15) / 16 * 16; }
+template <typename Integer>
+Integer aligned(Integer bytes) {
+  return (bytes + 15) / 16 * 16;
+}
 
 template <typename Item>
 size_t append(std::vector<uint8_t>& bytes, const std::vector<Item>& items) {
@@ -18,18 +23,41 @@ size_t append(std::vector<uint8_t>& bytes, const std::vector<Item>& items) {
   return begin;
 }
 
-// Source columns under the outputs [from, to) of a table, from a pixel on at which 16 bytes begin if they do in column 0.
-struct Span {
-  int first = 0;
-  int end = 0;
+int words_of(const StripSpan& span) { return ((span.end - span.first) * kChannels + 3) / 4; }
 
-  int words() const { return ((end - first) * kChannels + 3) / 4; }
-};
+// The outputs of a table in strips of `columns`. Sources begin at a pixel at which 16 bytes begin if they do in column 0.
+std::vector<StripSpan> strips_of(const ColumnTable& table, int columns) {
+  const int count = static_cast<int>(table.firsts.size());
+  std::vector<StripSpan> strips;
+  for (int from = 0; from < count; from += columns) {
+    const int to = std::min(from + columns, count);
+    strips.push_back({from, to - from, table.firsts[static_cast<size_t>(from)] / 16 * 16,
+                      *std::max_element(table.ends.begin() + from, table.ends.begin() + to)});
+  }
+  return strips;
+}
 
-Span span_of(const ColumnTable& table, int from, int to) {
-  if (from >= to) return {};
-  return {table.firsts[static_cast<size_t>(from)] / 16 * 16,
-          *std::max_element(table.ends.begin() + from, table.ends.begin() + to)};
+// By how many banks the rows of sums should be apart: of two ways the one in which a warp's reads (eight rows of four
+// columns, each four from the next) meet less often.
+int bank_step_of(const ColumnTable& table) {
+  const auto wavefronts = [&](int step) {
+    int64_t sum = 0;
+    for (size_t x = 0; x + 12 < table.firsts.size(); ++x) {
+      std::array<int, 32> reads{};
+      for (int lane = 0; lane < 32; ++lane) {
+        const int word = table.firsts[x + 4 * static_cast<size_t>(lane / 8)] / 2 * 3 + lane % 8 * step;
+        ++reads[static_cast<size_t>(word % 32)];
+      }
+      sum += *std::max_element(reads.begin(), reads.end());
+    }
+    return sum;
+  };
+  return wavefronts(4) < wavefronts(2) ? 4 : 2;
+}
+
+RowAlignment alignment_of(const FusedImage& image) {
+  const uint64_t together = reinterpret_cast<uintptr_t>(image.source) | static_cast<uint64_t>(image.pitch);
+  return together % 16 == 0 ? RowAlignment::sixteen : together % 4 == 0 ? RowAlignment::four : RowAlignment::any;
 }
 
 }  // namespace
@@ -39,8 +67,8 @@ bool ShortPlan::serves(const FusedOperation& operation, bool exact) {
 }
 
 void ShortPlan::clear() {
-  tiles_.clear();
   used_.clear();
+  tiles_ = 0;
   table_bytes_ = 0;
   shared_bytes_ = 0;
   ++batch_;
@@ -52,19 +80,51 @@ void ShortPlan::clear() {
   }
 }
 
-ShortPlan::Axis& ShortPlan::axis(bool rows, int in, int out, int begin, int count) {
-  std::unique_ptr<Axis>& entry = axes_[{rows, in, out, begin, count}];
+ShortPlan::Axis& ShortPlan::rows_of(const FusedImage& image) {
+  const int begin = image.covered_top - image.top;
+  const int count = image.covered_bottom - image.covered_top;
+  std::unique_ptr<Axis>& entry = axes_[{true, image.in_height, image.resized_height, begin, count}];
   if (entry == nullptr) {
     auto fresh = std::make_unique<Axis>();
-    if (rows) {
-      fresh->rows = make_row_program(operation_.interpolation, operation_.antialias, in, out, begin, count);
-      append(fresh->bytes, fresh->rows.steps);
-      fresh->second = append(fresh->bytes, fresh->rows.starts);
-    } else {
-      fresh->columns = make_column_table(operation_.interpolation, operation_.antialias, in, out, begin, count);
-      append(fresh->bytes, fresh->columns.weights);
-      fresh->second = append(fresh->bytes, fresh->columns.firsts);
+    RowProgram program = make_row_program(operation_.interpolation, operation_.antialias, image.in_height,
+                                          image.resized_height, begin, count);
+    append(fresh->bytes, program.steps);
+    fresh->ends = std::move(program.ends);
+    fresh->step_stride = program.stride;
+    entry = std::move(fresh);
+  }
+  return *entry;
+}
+
+ShortPlan::Axis& ShortPlan::columns_of(const FusedImage& image) {
+  const int begin = image.covered_left - image.left;
+  const int count = image.covered_right - image.covered_left;
+  std::unique_ptr<Axis>& entry = axes_[{false, image.in_width, image.resized_width, begin, count}];
+  if (entry == nullptr) {
+    auto fresh = std::make_unique<Axis>();
+    const ColumnTable table = make_column_table(operation_.interpolation, operation_.antialias, image.in_width,
+                                                image.resized_width, begin, count);
+    for (int strips = (count + kShortColumns - 1) / kShortColumns;; ++strips) {
+      // Multiples of four columns keep the elements' vectors whole.
+      const int columns = aligned((count + strips - 1) / strips * 4) / 4;
+      const std::vector<StripSpan> spans = strips_of(table, columns);
+      int words = 0;
+      for (const StripSpan& span : spans) words = std::max(words, words_of(span));
+      if (words <= kShortThreads * kShortWords) {
+        append(fresh->bytes, spans);
+        fresh->strip_count = static_cast<int>(spans.size());
+        fresh->strip_columns = columns;
+        fresh->words = words;
+        break;
+      }
+      if (columns <= 4) break;
     }
+    std::vector<int32_t> offsets;
+    for (const int32_t first : table.firsts) offsets.push_back(first / 2 * 3);
+    fresh->weights_at = append(fresh->bytes, table.weights);
+    fresh->offsets_at = append(fresh->bytes, offsets);
+    fresh->pairs = table.pairs;
+    fresh->bank_step = bank_step_of(table);
     entry = std::move(fresh);
   }
   return *entry;
@@ -78,53 +138,43 @@ void ShortPlan::use(Axis& axis) {
   used_.push_back(&axis);
 }
 
-bool ShortPlan::add(FusedImage& image, int number) {
+bool ShortPlan::add(FusedImage& image) {
   const int height = image.covered_bottom - image.covered_top;
   const int width = image.covered_right - image.covered_left;
   if (height <= 0 || width <= 0) return false;
-  Axis& columns = axis(false, image.in_width, image.resized_width, image.covered_left - image.left, width);
-  const ColumnTable& table = columns.columns;
-  int strips = (image.out_width + kShortColumns - 1) / kShortColumns;
-  int strip = 0;
-  int words = 0;
-  for (;; ++strips) {
-    // Multiples of four columns keep the elements' vectors whole.
-    strip = ((image.out_width + strips - 1) / strips + 3) / 4 * 4;
-    words = 0;
-    for (int left = 0; left < image.out_width; left += strip) {
-      const int from = std::max(left, image.covered_left) - image.covered_left;
-      const int to = std::min(left + strip, image.covered_right) - image.covered_left;
-      words = std::max(words, span_of(table, from, to).words());
-    }
-    if (words <= kShortThreads * kShortWords) break;
-    if (strip <= 4) return false;
-  }
-  ShortForm& form = image.short_form;
-  form.group_threads = ((words + kShortWords - 1) / kShortWords + 31) / 32 * 32;
-  const int groups = kShortThreads / form.group_threads;
-  form.tile_rows = groups * kShortRows;
-  // Rows are two banks apart, which the eight rows that a warp reads at a time share evenly.
-  form.row_bytes = (words * 8 + kBankRow - 1) / kBankRow * kBankRow + 8;
-  form.pairs = table.pairs;
-  form.tile_columns = strip;
-  // A window's last pair may begin behind the strip's last pixel.
-  const size_t rows_bytes =
-      aligned(static_cast<size_t>(form.tile_rows) * static_cast<size_t>(form.row_bytes) + static_cast<size_t>(table.pairs) * 12);
-  form.weights_at = static_cast<int>(rows_bytes);
-  form.firsts_at = form.weights_at + static_cast<int>(aligned(static_cast<size_t>(strip * table.pairs) * 4));
-  const size_t shared = static_cast<size_t>(form.firsts_at) + static_cast<size_t>(strip) * 4;
+  Axis& columns = columns_of(image);
+  if (columns.strip_count == 0) return false;
+  ShortForm form{};
+  form.pairs = columns.pairs;
+  form.strip_count = columns.strip_count;
+  form.group_threads = ((columns.words + kShortWords - 1) / kShortWords + 31) / 32 * 32;
+  form.tile_rows = kShortThreads / form.group_threads * kGroupOutputs;
+  form.row_bytes = (columns.words * 8 + kBankRow - 1) / kBankRow * kBankRow + columns.bank_step * 4;
+  // A window's last pairs may begin behind the strip's last pixel, and those of columns behind the strip anywhere in it.
+  form.weights_at = aligned(form.tile_rows * form.row_bytes + columns.pairs * 12);
+  form.offsets_at = form.weights_at + aligned(columns.strip_columns * columns.pairs * 4);
+  const auto shared = static_cast<size_t>(form.offsets_at + aligned(columns.strip_columns * 4));
   if (shared > kShortSharedBytes) return false;
-  shared_bytes_ = std::max(shared_bytes_, shared);
+
+  Axis& rows = rows_of(image);
+  form.step_stride = rows.step_stride;
+  form.tiles = form.strip_count * ((height + form.tile_rows - 1) / form.tile_rows);
+  form.alignment = alignment_of(image);
+  form.padded = height < image.out_height || width < image.out_width;
+  // Words may begin before a row and end behind it.
+  const int64_t row_bytes = int64_t{image.in_width} * kChannels + kVectorSlack;
+  int64_t safe_rows = image.end - image.source < row_bytes ? 0 : (image.end - image.source - row_bytes) / image.pitch + 1;
+  if (static_cast<ptrdiff_t>(reinterpret_cast<uintptr_t>(image.source) & 3U) > image.source - image.begin) safe_rows = 0;
+  form.safe_outputs = static_cast<int>(
+      std::upper_bound(rows.ends.begin(), rows.ends.end(), std::min<int64_t>(safe_rows, image.in_height) - 1) -
+      rows.ends.begin());
+  if (safe_rows >= image.in_height) form.safe_outputs = height;
+  image.short_form = form;
+
   use(columns);
-  use(axis(true, image.in_height, image.resized_height, image.covered_top - image.top, height));
-  for (int row = 0; row < image.out_height; row += form.tile_rows) {
-    for (int left = 0; left < image.out_width; left += strip) {
-      const int from = std::max(left, image.covered_left) - image.covered_left;
-      const int to = std::min(left + strip, image.covered_right) - image.covered_left;
-      const Span span = span_of(table, from, to);
-      tiles_.push_back({number, row, left, span.first, span.end});
-    }
-  }
+  use(rows);
+  shared_bytes_ = std::max(shared_bytes_, shared);
+  tiles_ = std::max(tiles_, form.tiles);
   return true;
 }
 
@@ -138,9 +188,9 @@ void ShortPlan::place(FusedImage& image, const uint8_t* base) const {
   const Axis& columns = *axes_.at({false, image.in_width, image.resized_width, image.covered_left - image.left,
                                    image.covered_right - image.covered_left});
   image.short_form.steps = reinterpret_cast<const RowStep*>(base + rows.offset);
-  image.short_form.starts = reinterpret_cast<const int32_t*>(base + rows.offset + rows.second);
-  image.short_form.weights = reinterpret_cast<const uint32_t*>(base + columns.offset);
-  image.short_form.firsts = reinterpret_cast<const int32_t*>(base + columns.offset + columns.second);
+  image.short_form.strips = reinterpret_cast<const StripSpan*>(base + columns.offset);
+  image.short_form.weights = reinterpret_cast<const uint32_t*>(base + columns.offset + columns.weights_at);
+  image.short_form.offsets = reinterpret_cast<const int32_t*>(base + columns.offset + columns.offsets_at);
 }
 
 }  // namespace tritonstack::image

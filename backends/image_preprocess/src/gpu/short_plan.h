@@ -1,5 +1,5 @@
-// Lays out a batch for the kernel of short_kernel.cu: tiles, and the tables of the axes. Axes of the same sizes share one
-// table, and tables are kept from batch to batch, so a stream of equal pictures computes them once.
+// Lays out a batch for the kernel of short_kernel.cu, above all the tables of the axes. Axes of the same sizes share one table,
+// and tables are kept from batch to batch, so a stream of equal pictures computes them once.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +24,12 @@ class ShortPlan {
 
   void clear();
 
-  // Adds the tiles of a picture and fills in its `short_form`; false, with nothing added, where a window is too wide for the
-  // kernel. `number` is the picture's place in the array given to the launch.
-  bool add(FusedImage& image, int number);
+  // Adds a picture and fills in its `short_form` but for the tables' places; false, with nothing added, where a window is
+  // too wide for the kernel or the picture covers nothing.
+  bool add(FusedImage& image);
 
-  const std::vector<Tile>& tiles() const { return tiles_; }
+  // The most tiles that a picture has, and the shared memory that one of them needs.
+  int tiles() const { return tiles_; }
   size_t shared_bytes() const { return shared_bytes_; }
 
   size_t table_bytes() const { return table_bytes_; }
@@ -37,24 +38,32 @@ class ShortPlan {
   void place(FusedImage& image, const uint8_t* base) const;
 
  private:
+  // A table as bytes, and what else is known of it.
   struct Axis {
-    RowProgram rows;
-    ColumnTable columns;
     std::vector<uint8_t> bytes;
-    size_t second = 0;  // where the second part of the bytes begins
+    std::vector<int32_t> ends;  // rows: RowProgram::ends
+    int step_stride = 0;
+    size_t weights_at = 0;  // columns: where the parts of the bytes begin; strips come first
+    size_t offsets_at = 0;
+    int pairs = 0;
+    int strip_count = 0;  // 0: a window is too wide
+    int strip_columns = 0;
+    int words = 0;  // of the widest strip
+    int bank_step = 0;
     size_t offset = 0;
     uint64_t batch = 0;  // the last one that used it
   };
   using Key = std::tuple<bool, int, int, int, int>;
   static constexpr size_t kKept = 2048;
 
-  Axis& axis(bool rows, int in, int out, int begin, int count);
+  Axis& rows_of(const FusedImage& image);
+  Axis& columns_of(const FusedImage& image);
   void use(Axis& axis);
 
   FusedOperation operation_;
   std::map<Key, std::unique_ptr<Axis>> axes_;
   std::vector<Axis*> used_;
-  std::vector<Tile> tiles_;
+  int tiles_ = 0;
   size_t table_bytes_ = 0;
   size_t shared_bytes_ = 0;
   uint64_t batch_ = 0;

@@ -42,9 +42,8 @@ void TilePlan::clear() {
   words_per_thread_ = 1;
 }
 
-void TilePlan::prepare(const std::vector<FusedImage>& images, const std::vector<size_t>& numbers) {
-  const bool narrow = std::all_of(numbers.begin(), numbers.end(), [&](size_t number) {
-    const FusedImage& image = images[number];
+void TilePlan::prepare(const std::vector<FusedImage>& images, size_t first) {
+  const bool narrow = std::all_of(images.begin() + static_cast<ptrdiff_t>(first), images.end(), [&](const FusedImage& image) {
     const int columns = image.covered_right - image.covered_left;
     return strip_bytes(image, columns, operation_.interpolation) <= int64_t{kThreads} * 4;
   });
@@ -73,7 +72,7 @@ void TilePlan::add(FusedImage& image, int number) {
   image.column_scale = static_cast<double>(image.in_width) / image.resized_width;
   for (int row = 0; row < image.out_height; row += rows) {
     for (int column = 0; column < image.out_width; column += columns) {
-      tiles_.push_back({number, row, column, 0, 0});
+      tiles_.push_back({number, row, column});
     }
   }
 }
