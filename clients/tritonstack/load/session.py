@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tritonstack.client.endpoint import parse_endpoint
 from tritonstack.errors import InputError
 from tritonstack.load import environment
+from tritonstack.load.arrival import Arrival, ClosedLoop
 from tritonstack.load.engine import Send
 from tritonstack.load.inputs import InputPool, build_pool
 from tritonstack.load.interruption import Stopper
@@ -71,7 +72,7 @@ async def run_load_async(
             )
             watched = await models_to_watch(client, plan.model)
             levels: list[LevelReport] = []
-            for arrival in plan.arrivals:
+            for arrival in [_with_pool(arrival, target.pool) for arrival in plan.arrivals]:
                 if stopper.stopped:
                     break
                 levels.append(
@@ -155,6 +156,11 @@ async def _prepare(client: AsyncClient, plan: LoadPlan) -> _Target:
         await client.prepare(plan.model, request, version=plan.version, cast=pool.cast) for request in pool.requests
     ]
     return _Target(pool, tuple(prepared), _describe(pool, metadata))
+
+
+def _with_pool(arrival: Arrival, pool: InputPool) -> Arrival:
+    """A trace that names inputs, with the pool's entries in their place."""
+    return arrival if isinstance(arrival, ClosedLoop) else arrival.with_pool(pool.ids)
 
 
 def _describe(pool: InputPool, metadata: ModelMetadata) -> tuple[InputDescription, ...]:
