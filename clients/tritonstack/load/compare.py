@@ -139,7 +139,7 @@ def differences(before: SavedReport, after: SavedReport) -> Iterator[str]:
         one, other = before.body.get(key), after.body.get(key)
         if one != other:
             yield f"{key} {one} and {other}"
-    shapes = [[(i["name"], i["datatype"], i["shape"]) for i in r.body["inputs"]] for r in (before, after)]
+    shapes = [[(i["name"], i["datatype"], list(i["shape"])) for i in r.body["inputs"]] for r in (before, after)]
     if shapes[0] != shapes[1]:
         yield f"inputs {shapes[0]} and {shapes[1]}"
     # Version 1 knew neither; its runs had none of them.

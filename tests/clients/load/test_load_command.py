@@ -195,6 +195,59 @@ def test_a_terminal_gets_one_redrawn_line(load_server: EmbeddedServer) -> None:
     assert shown.endswith("\r\x1b[2K"), "the line is gone before the table is printed"
 
 
+def test_timetables_and_inputs_by_flags(load_server: EmbeddedServer, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time,id\n" + "".join(f"{i / 100},{'ab'[i % 2]}\n" for i in range(41)))
+    (tmp_path / "r.jsonl").write_text('{"id":"a","x":[[1,2,3]]}\n{"id":"b","x":[[4,5,6]]}\n')
+    (tmp_path / "texts").write_text("hello\nwörld\n")
+    for model, flags, loop, measured in [
+        ("plus_one", ("--trace", tmp_path / "t.csv", "--jsonl", tmp_path / "r.jsonl"), "trace t.csv", 41),
+        ("plus_one", ("--trace", tmp_path / "t.csv", "--speed", "2", "--jsonl", tmp_path / "r.jsonl"), "×2", 41),
+        ("plus_one", ("--profile", "20:500ms,60:500ms", "--arrival", "constant"), "steps", 40),
+        ("plus_one", ("--ramp", "10:70", "--duration", "1", "--arrival", "constant"), "ramp 10 to 70/s", 40),
+        ("plus_one", ("--rate", "50", "--arrival", "gamma", "--requests", "20"), "gamma (burstiness 2)", 20),
+        ("text", ("--concurrency", "1", "--requests", "8", "--text", tmp_path / "texts"), "concurrency 1", 8),
+        ("plus_one", ("--concurrency", "1", "--requests", "8", "--range", "x=3:4"), "concurrency 1", 8),
+    ]:
+        at = ("--url", load_server.grpc_url, "--metrics-url", "none", "--warmup", "0.2", "--json", "--quiet")
+        late = () if "--concurrency" in flags else ("--max-lag", "5000")
+        done = tritonstack_load(model, *at, *late, *flags)
+        assert done.returncode == 0, (flags, done.stderr)
+        (level,) = json.loads(done.stdout)["levels"]
+        assert loop in level["arrival"]["label"]
+        assert level["counts"]["measured"] == pytest.approx(measured, abs=1), flags
+
+
+def test_gates_objectives_and_files(load_server: EmbeddedServer, tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("output", "html", "csv", "prometheus")}
+    at = ("sleepy", "--url", load_server.grpc_url, "--metrics-url", load_server.metrics_url, "--concurrency", "1")
+    at += ("--warmup", "0.2", "--duration", "2.5")
+    wanted = [part for name, path in files.items() for part in (f"--{name}", path)]
+    done = tritonstack_load(*at, *wanted, "--slo", "p99<2s", "--fail-if", "p50>1ms,errors>0%")
+    assert done.returncode == 1
+    assert "gate broken: concurrency 1: p50>1ms: 2" in done.stderr and "errors>0%" not in done.stderr
+    assert all(path.stat().st_size > 500 for path in files.values())
+    report = json.loads(files["output"].read_text())
+    (level,) = report["levels"]
+    assert report["broken_gates"] and not report["ok"] and level["ok"]
+    assert level["goodput_per_s"] == level["requests_per_s"] and level["objectives"][0]["met"]
+    assert level["server_use"]["process"]["rss_bytes"] > 1e7
+    assert level["server_use"]["metrics"]["problem"] is None and level["server_use"]["metrics"]["readings"] >= 2
+    assert len(level["series"]) == 2
+    again = tritonstack_load(*at, "--baseline", files["output"], "--fail-if", "throughput<-90%")
+    assert again.returncode == 0, again.stderr
+
+
+def test_windows_until_they_agree(load_server: EmbeddedServer) -> None:
+    at = ("sleepy", "--url", load_server.grpc_url, "--concurrency", "1", "--warmup", "0.2", "--json", "--quiet")
+    done = tritonstack_load(*at, "--stability", "60", "--window", "0.6", "--max-windows", "6")
+    assert done.returncode == 0, done.stderr
+    (level,) = json.loads(done.stdout)["levels"]
+    assert level["stability"]["stable"] and level["window_s"] == pytest.approx(1.8, abs=0.1)
+    done = tritonstack_load(*at, "--stability", "0.0001", "--window", "0.3", "--max-windows", "3")
+    (level,) = json.loads(done.stdout)["levels"]
+    assert not level["stability"]["stable"] and any("not stable" in note for note in level["notes"])
+
+
 def test_help_fits_a_screen_and_imports_nothing_heavy() -> None:
     code = "import sys; from tritonstack.command import main; main(['load', '--help'])\n"
     script = f"""
