@@ -331,7 +331,7 @@ def _knee(knee: Mapping[str, Any]) -> Iterator[Markup]:
         for p in ordered
     ]  # fmt: skip
     header = ["rate", "verdict", "why", "answered/s", "p50", "p99", "requests"]
-    parts.append(grid(f"Every rate that was tried; a verdict errs with {100 * knee['alpha']:g} % at most", header, rows,
+    parts.append(grid(f"Every rate that was tried, judged at the level of {100 * knee['alpha']:g} %", header, rows,
                       words=3))  # fmt: skip
     yield tag("div", parts, class_="card")
     points = [p["point"] for p in ordered if p["point"]["p99_us"] is not None]

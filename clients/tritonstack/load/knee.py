@@ -4,7 +4,7 @@ A request breaks a latency objective such as ``p99<50ms`` when its latency from 
 when it failed; the objective holds where the share of such requests is at most 1 %. After each window of a rate an
 interval for that share is taken (Clopper and Pearson on the effective number of requests); as in LoadGen's early
 stopping, a rate holds once the whole interval lies below 1 %, breaks once it lies above, and is measured further
-otherwise. Look number i may err with ALPHA / (i (i + 1)), so that a verdict errs with ALPHA at most however often one
+otherwise. Look number i may err with ALPHA / (i (i + 1)), which adds up to ALPHA for independent requests however often one
 looks. Requests that queue together are not independent: their number is divided by the design effect of the share over
 the seconds of the windows.
 """
@@ -25,7 +25,7 @@ from tritonstack.load.objective import Condition
 from tritonstack.load.saved_report import SavedLevel
 
 ALPHA = 0.05
-"""The chance that a verdict about one rate is wrong."""
+"""The level of the verdict about one rate; a bound on its error for independent requests, which queued ones are not."""
 MOST_LOOKS = 5
 SHORTEST_S = 4.0
 """Enough seconds to see in them how much requests hang together."""

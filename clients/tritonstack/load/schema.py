@@ -77,7 +77,11 @@ def _knee() -> JsonSchema:
     schema = _object(Knee)
     probe = _object(Probe)
     schema["properties"]["probes"] = {"type": "array", "items": probe}
-    _put(schema, "alpha", {"type": "number", "description": "the chance that the verdict about one rate is wrong"})
+    _put(
+        schema,
+        "alpha",
+        {"type": "number", "description": "the level of the verdict about one rate, for independent requests"},
+    )
     schema["description"] = _words(Knee)
     return schema
 
