@@ -4,8 +4,8 @@ A request breaks a latency objective such as ``p99<50ms`` when its latency from 
 when it failed; the objective holds where the share of such requests is at most 1 %. After each window of a rate an
 interval for that share is taken (Clopper and Pearson on the effective number of requests); as in LoadGen's early
 stopping, a rate holds once the whole interval lies below 1 %, breaks once it lies above, and is measured further
-otherwise. Look number i may err with ALPHA / (i (i + 1)), which adds up to ALPHA for independent requests however often one
-looks. Requests that queue together are not independent: their number is divided by the design effect of the share over
+otherwise. Look number i may err with ALPHA / (i (i + 1)), which adds up to ALPHA for independent requests
+however often one looks. Requests that queue together are not independent: their number is divided by the design effect of the share over
 the seconds of the windows.
 """
 
