@@ -5,8 +5,8 @@ when it failed; the objective holds where the share of such requests is at most 
 interval for that share is taken (Clopper and Pearson on the effective number of requests); as in LoadGen's early
 stopping, a rate holds once the whole interval lies below 1 %, breaks once it lies above, and is measured further
 otherwise. Look number i may err with ALPHA / (i (i + 1)), which adds up to ALPHA for independent requests
-however often one looks. Requests that queue together are not independent: their number is divided by the design effect of the share over
-the seconds of the windows.
+however often one looks. Requests that queue together are not independent: their number is divided by the design
+effect of the share over the seconds of the windows.
 """
 
 from __future__ import annotations
