@@ -111,7 +111,9 @@ void GpuExecutor::run_group(ImageJob* jobs, size_t count) {
   size_t output_bytes = 0;
   for (size_t i = 0; i < count; ++i) {
     if (jobs[i].failure) continue;
-    const bool direct = jobs[i].output_place.memory == Memory::gpu && jobs[i].output_place.device == device_;
+    // Clients choose the place of an output in CUDA shared memory to the byte; kernels write whole elements.
+    const bool direct = jobs[i].output_place.memory == Memory::gpu && jobs[i].output_place.device == device_ &&
+                        reinterpret_cast<uintptr_t>(jobs[i].output) % byte_size(operation_.element) == 0;
     sources_[i].output_offset = output_bytes;
     sources_[i].direct = direct;
     if (!direct) output_bytes += aligned(sample_bytes(operation_, jobs[i].geometry.output));

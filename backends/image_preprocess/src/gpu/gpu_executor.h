@@ -30,8 +30,7 @@ class GpuExecutor : public Executor {
   // Milliseconds that `repeats` launches take over a batch that `run` would do in one group, for benchmarks.
   double time_kernel(ImageJob* jobs, size_t count, int repeats);
 
-  // What decodes JPEGs, for the log.
-  const std::string& decoder_description() const { return decoder_description_; }
+  std::string description() const override { return decoder_description_; }
 
  private:
   // Decoded pixels of one group take at most this much, unless a single picture is larger.

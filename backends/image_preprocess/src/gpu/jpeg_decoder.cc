@@ -48,7 +48,11 @@ class Queue {
 
 // One thread's access to the hardware engine. A call copies the streams and builds tables on the CPU before the engine
 // sees them, which takes longer than the decoding where pictures are small; so several feeders share a batch, each with
-// a handle and a stream. Batched states are made for one batch size each, so they are kept by size.
+// a handle and a stream.
+//
+// A batched state is made for one number of pictures, and making it takes long and much memory. So there are only a few
+// sizes: calls are filled up with repetitions, and since the engine's cores work on one picture each, a call of their
+// number or a multiple of it takes hardly longer than one of fewer.
 class JpegDecoder::Feeder {
  public:
   explicit Feeder(const std::shared_ptr<const nvjpeg::Library>& library) : library_(library), handle_(library) {
@@ -67,16 +71,37 @@ class JpegDecoder::Feeder {
   // Decodes the tasks with the given indices and waits for them; those that fail go to the queue. One bad stream fails
   // a call, and which one is not told.
   void run(std::vector<JpegTask>& tasks, const size_t* indices, size_t count, Queue& queue) {
+    const size_t most = static_cast<size_t>(cores_) * kMostRounds;
+    for (size_t begin = 0; begin < count; begin += most) {
+      run_call(tasks, indices + begin, std::min(most, count - begin), queue);
+    }
+  }
+
+ private:
+  static constexpr size_t kMostRounds = 10;  // of the engine's cores in a call
+
+  void run_call(std::vector<JpegTask>& tasks, const size_t* indices, size_t count, Queue& queue) {
     data_.clear();
     lengths_.clear();
     images_.clear();
+    const JpegTask* smallest = &tasks[indices[0]];
     for (size_t i = 0; i < count; ++i) {
       const JpegTask& task = tasks[indices[i]];
+      if (pixels(task.size) < pixels(smallest->size)) smallest = &task;
       data_.push_back(task.encoded.data);
       lengths_.push_back(task.encoded.size);
       images_.push_back(destination_of(task));
     }
-    const nvjpeg::State state = state_for(count);
+    JpegTask repeated = *smallest;
+    if (size_of_call(count) > count) {
+      repeated.pixels = unused_.reserve(static_cast<size_t>(repeated.size.height) * repeated.pitch);
+    }
+    while (data_.size() < size_of_call(count)) {
+      data_.push_back(repeated.encoded.data);
+      lengths_.push_back(repeated.encoded.size);
+      images_.push_back(destination_of(repeated));
+    }
+    const nvjpeg::State state = state_for(data_.size());
     const bool accepted =
         state != nullptr && library_->call().DecodeBatched(handle_.get(), state, data_.data(), lengths_.data(),
                                                            images_.data(), stream_.get()) == kSuccess;
@@ -90,41 +115,36 @@ class JpegDecoder::Feeder {
     }
   }
 
- private:
-  struct BatchedState {
-    nvjpeg::OwnedState state;
-    size_t used = 0;
-  };
+  // 1, 2, 4, or a multiple of the cores.
+  size_t size_of_call(size_t count) const {
+    const auto cores = static_cast<size_t>(cores_);
+    for (size_t size = 1; size <= 4 && size < cores; size *= 2) {
+      if (count <= size) return size;
+    }
+    return (count + cores - 1) / cores * cores;
+  }
 
   nvjpeg::State state_for(size_t count) {
     const auto& call = library_->call();
     auto found = states_.find(count);
     if (found == states_.end()) {
-      if (states_.size() >= kKeptStates) {
-        states_.erase(std::min_element(states_.begin(), states_.end(), [](const auto& a, const auto& b) {
-          return a.second.used < b.second.used;
-        }));
-      }
-      BatchedState fresh{nvjpeg::OwnedState(library_)};
-      if (call.JpegStateCreate(handle_.get(), fresh.state.out()) != kSuccess ||
-          call.DecodeBatchedInitialize(handle_.get(), fresh.state.get(), static_cast<int>(count), 1,
+      nvjpeg::OwnedState fresh(library_);
+      if (call.JpegStateCreate(handle_.get(), fresh.out()) != kSuccess ||
+          call.DecodeBatchedInitialize(handle_.get(), fresh.get(), static_cast<int>(count), 1,
                                        nvjpeg::kInterleavedRgb) != kSuccess) {
         return nullptr;
       }
       found = states_.emplace(count, std::move(fresh)).first;
     }
-    found->second.used = ++clock_;
-    return found->second.state.get();
+    return found->second.get();
   }
-
-  static constexpr size_t kKeptStates = 64;
 
   std::shared_ptr<const nvjpeg::Library> library_;
   nvjpeg::OwnedHandle handle_;
   Stream stream_;
   int cores_ = 0;
-  size_t clock_ = 0;
-  std::map<size_t, BatchedState> states_;
+  std::map<size_t, nvjpeg::OwnedState> states_;  // by the number of pictures
+  DeviceBuffer unused_;                          // where repetitions go
   std::vector<const unsigned char*> data_;
   std::vector<size_t> lengths_;
   std::vector<nvjpeg::Image> images_;
