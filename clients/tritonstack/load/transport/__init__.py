@@ -59,10 +59,6 @@ class Transport(Protocol):
         """
         ...
 
-    def fileno(self) -> int:
-        """A descriptor that `select` finds readable when the transport has something to do."""
-        ...
-
     def close(self) -> None:
         """Hang up. Requests in flight are forgotten."""
         ...
