@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_library import ImageLibrary, bfloat16
+from image_library import EncodedBatch, ImageLibrary, bfloat16
 from photos import jpeg, photo
 from PIL import Image
 
@@ -237,6 +237,40 @@ def test_repeated_batches_are_the_same(library) -> None:
         again, again_paths = gpu.encoded(files, (64, 64, 3))
         for a, b, same in zip(first, again, (p == q for p, q in zip(paths, again_paths, strict=True)), strict=True):
             assert np.abs(a.astype(np.int16) - b).max() <= (0 if same else 4)
+
+
+def test_batches_of_every_size(library) -> None:
+    """Calls of the engine are filled up to a few sizes; a picture is the same in a batch of any size."""
+    files = [jpeg(photo(120 + 10 * seed, 200, seed)) for seed in range(4)]
+    gpu = library.instance("UINT8", device=0, layout="NHWC", threads=4, resize="exact", height=64, width=64, **NVJPEG)
+    alone = [gpu.encoded([file], (64, 64, 3))[0][0] for file in files]
+    for count in (*range(2, 24), 63, 70, 71, 150):
+        samples, paths = gpu.encoded([files[n % 4] for n in range(count)], (64, 64, 3))
+        assert "failed" not in paths, count
+        for n, sample in enumerate(samples):
+            np.testing.assert_array_equal(sample, alone[n % 4], err_msg=f"{n} of {count}")
+
+
+@pytest.mark.parametrize("element", ["FP32", "FP16"])
+@pytest.mark.parametrize("round_u8", [True, False])
+def test_outputs_at_odd_bytes(library, element, round_u8) -> None:
+    """Clients choose where a sample lies in CUDA shared memory, to the byte."""
+    torch = pytest.importorskip("torch")
+    file = jpeg(photo(150, 200, 5))
+    gpu = library.instance(element, device=0, resize="exact", height=32, width=32, round_u8=round_u8, **NVJPEG)
+    expected = gpu.encoded([file], (3, 32, 32))[0][0]
+    room = torch.full((expected.nbytes + 64,), 0xA5, dtype=torch.uint8, device="cuda")
+    for offset in (1, 2, 3, 6, 16):
+        room.fill_(0xA5)
+        torch.cuda.synchronize()
+        batch = EncodedBatch([file])
+        batch.point([room.data_ptr() + offset])
+        assert gpu.run_encoded(batch, 0) == 0
+        found = room.cpu().numpy()
+        np.testing.assert_array_equal(
+            found[offset : offset + expected.nbytes].view(np.uint8), expected.ravel().view(np.uint8)
+        )
+        assert (found[:offset] == 0xA5).all() and (found[offset + expected.nbytes :] == 0xA5).all()
 
 
 def test_wrong_nvjpeg_path(library, tmp_path) -> None:
