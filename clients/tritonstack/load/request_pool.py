@@ -15,7 +15,6 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -107,6 +106,11 @@ class RequestPool:
         """Head and body, valid until `close`."""
         row = self._rows[index]
         return self._view[row[0] : row[0] + row[1]], self._view[row[2] : row[2] + row[3]]
+
+    def framed(self, index: int) -> memoryview:
+        """Head and body in one piece, as they lie, valid until `close`."""
+        row = self._rows[index]
+        return self._view[row[0] : row[0] + row[1] + row[3]]
 
     def expected(self, index: int) -> memoryview | None:
         """The encoded expected answer, None where nothing is expected."""
