@@ -17,6 +17,8 @@ from typing import Any
 
 from tritonstack.load.arrival import Arrival, ClosedLoop, OpenLoop
 from tritonstack.load.clock import PreciseTimer
+from tritonstack.load.failure import Failure as Failure
+from tritonstack.load.measurement import Measurement
 from tritonstack.load.tally import Tally
 
 Send = Callable[[int], Awaitable[object]]
@@ -33,15 +35,6 @@ GARBAGE_LIMIT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """How one failed request is counted. `retreat`: nothing is listening, so a closed loop should pause."""
-
-    kind: str
-    message: str
-    retreat: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
     """What is measured: after `warmup_s`, `duration_s` seconds or `requests` requests, whichever ends first."""
 
@@ -50,18 +43,8 @@ class Window:
     requests: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class EngineResult:
-    """One finished run. Times in seconds; `cpu_s` is this process' CPU time inside the window, `loop_busy_s`
-    that of the event loop's thread alone."""
-
-    tally: Tally
-    window_s: float
-    cpu_s: float
-    loop_busy_s: float
-    interrupted: bool
-    abandoned: int
-    gc_collections: int
+EngineResult = Measurement
+"""One finished run; `loop_busy_s` is the CPU time of the event loop's thread alone."""
 
 
 class Engine:
@@ -114,7 +97,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         if self._on_open is not None and self._window.warmup_s <= 0:
             await self._on_open()
-        with _no_collections() as collections:
+        with no_collections() as collections:
             start_s = time.monotonic()
             tally = self.tally
             tally.open_at_s = start_s + self._window.warmup_s
@@ -162,8 +145,7 @@ class Engine:
             if left_s <= 0:
                 return
             await asyncio.wait([ended], timeout=min(left_s, 1.0))
-            if gc.get_count()[0] > GARBAGE_LIMIT:
-                gc.collect()
+            collect_where_needed()
 
     async def _drain(self) -> int:
         """Await what is in flight; cancel what outlives its own deadline. Returns how many were cancelled."""
@@ -301,8 +283,14 @@ def _dues(arrival: OpenLoop, seed: int, pool_size: int) -> Iterator[tuple[float,
         yield from zip(dues.offset_s.tolist(), dues.entries(pool_size).tolist(), strict=True)
 
 
+def collect_where_needed() -> None:
+    """Collect garbage where it has piled up in spite of `no_collections`."""
+    if gc.get_count()[0] > GARBAGE_LIMIT:
+        gc.collect()
+
+
 @contextmanager
-def _no_collections() -> Iterator[list[int]]:
+def no_collections() -> Iterator[list[int]]:
     """Keep the garbage collector from pausing the run; yields a list holding how often it ran all the same."""
     was_enabled = gc.isenabled()
     gc.collect()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tritonstack.errors import DeadlineExceeded, InternalError, ServerError, ServerUnavailable
+from tritonstack import errors
+from tritonstack.errors import DeadlineExceeded, InternalError, ServerError, ServerUnavailable, TritonstackError
 
 UNAVAILABLE = "ServerUnavailable"
 WRONG_ANSWER = "ValidationFailed"
@@ -36,3 +38,13 @@ def failure_of(error: Exception) -> tuple[str, str]:
     if failure is None:
         raise InternalError(f"{type(error).__name__} is no failure of a request: {error}")
     return failure.kind, failure.message
+
+
+def error_from(body: Mapping[str, str | None]) -> TritonstackError:
+    """The error that `TritonstackError.as_dict` described, in another process."""
+    words = {"given": body.get("given"), "expected": body.get("expected"), "next_step": body.get("next")}
+    summary = body.get("summary") or "a worker failed"
+    kind = getattr(errors, str(body.get("kind")), None)
+    if isinstance(kind, type) and issubclass(kind, TritonstackError) and kind is not ServerError:
+        return kind(summary, **words)
+    return InternalError(summary, **words)

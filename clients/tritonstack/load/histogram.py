@@ -7,10 +7,12 @@ maximum are exact.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tritonstack.errors import missing_package
 
@@ -64,6 +66,61 @@ class LatencyHistogram:
             self._min_us = value_us
         if value_us > self._max_us:
             self._max_us = value_us
+
+    def record_many_s(self, seconds: NDArray[np.float64]) -> None:
+        """Count latencies, float64 [request], as `record_s` does one by one; about 50 ns each where they are many."""
+        if not len(seconds):
+            return
+        values_us = np.maximum(seconds * 1e6, 0.0)
+        whole = np.clip(np.rint(values_us), 1, HIGHEST_US)
+        # HDR's index (HdrHistogram's AbstractHistogram.countsArrayIndex): the bucket is the power of two, the place in
+        # it the leading bits; frexp's exponent is the number of bits.
+        integers = whole.astype(np.int64)
+        magnitude = self._hdr.sub_bucket_half_count_magnitude
+        bucket = np.maximum(np.frexp(whole)[1].astype(np.int64) - (magnitude + 1), 0)
+        index = ((bucket + 1) << magnitude) + (integers >> bucket) - self._hdr.sub_bucket_half_count
+        counts = np.ctypeslib.as_array(self._hdr.counts)
+        np.add.at(counts, index, 1)
+        self._hdr.total_count += len(seconds)
+        self._hdr.min_value = min(self._hdr.min_value, int(integers.min()))
+        self._hdr.max_value = max(self._hdr.max_value, int(integers.max()))
+        self._count += len(seconds)
+        self._sum_us += float(values_us.sum())
+        self._min_us = min(self._min_us, float(values_us.min()))
+        self._max_us = max(self._max_us, float(values_us.max()))
+
+    def add(self, other: LatencyHistogram) -> None:
+        """Count all that `other` has counted."""
+        if not other._count:
+            return
+        counts = np.ctypeslib.as_array(self._hdr.counts)
+        counts += np.ctypeslib.as_array(other._hdr.counts)
+        self._hdr.total_count += other._hdr.total_count
+        self._hdr.min_value = min(self._hdr.min_value, other._hdr.min_value)
+        self._hdr.max_value = max(self._hdr.max_value, other._hdr.max_value)
+        self._count += other._count
+        self._sum_us += other._sum_us
+        self._min_us = min(self._min_us, other._min_us)
+        self._max_us = max(self._max_us, other._max_us)
+
+    def to_json(self) -> dict[str, Any] | None:
+        """All of it as JSON values; None where nothing was recorded."""
+        if not self._count:
+            return None
+        return {"hdr": self.encoded(), "sum_us": self._sum_us, "min_us": self._min_us, "max_us": self._max_us}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any] | None) -> LatencyHistogram:
+        """What `to_json` gave."""
+        made = cls()
+        if body is None:
+            return made
+        decoded = type(made._hdr).decode(body["hdr"])
+        np.ctypeslib.as_array(made._hdr.counts)[:] += np.ctypeslib.as_array(decoded.counts)
+        made._hdr.total_count = made._count = int(decoded.total_count)
+        made._hdr.min_value, made._hdr.max_value = decoded.min_value, decoded.max_value
+        made._sum_us, made._min_us, made._max_us = body["sum_us"], body["min_us"], body["max_us"]
+        return made
 
     def percentile_us(self, percent: float) -> float | None:
         """The smallest recorded value that at least `percent` of the records do not exceed."""

@@ -8,8 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tritonstack.load.engine import Engine
-from tritonstack.load.live import Observer
+from tritonstack.load.live import Observer, Running
 
 
 class Stopper:
@@ -18,7 +17,7 @@ class Stopper:
     def __init__(self, observer: Observer) -> None:
         self.stopped = False
         self._observer = observer
-        self._engine: Engine | None = None
+        self._engine: Running | None = None
         self._measuring = False
         self._task = asyncio.current_task()
 
@@ -40,7 +39,7 @@ class Stopper:
                 signal.signal(number, before[number] or signal.SIG_DFL)
 
     @contextmanager
-    def stopping(self, engine: Engine) -> Iterator[None]:
+    def stopping(self, engine: Running) -> Iterator[None]:
         """Let signals stop `engine`."""
         self._measuring = True
         self._engine = engine

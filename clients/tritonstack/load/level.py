@@ -1,19 +1,22 @@
-"""One level of a load test: an engine driven at one concurrency or rate, and what is reported of it."""
+"""One level of a load test: the fleet driven at one concurrency or rate, and what is reported of it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tritonstack.errors import DeadlineExceeded, ServerError, ServerUnavailable, TritonstackError
+from tritonstack.errors import TritonstackError
 from tritonstack.load.arrival import Arrival, OpenLoop
-from tritonstack.load.engine import Engine, EngineResult, Failure, Send, Window
+from tritonstack.load.failure import classify as classify
+from tritonstack.load.fleet import Fleet, LevelRequest, LevelRun
 from tritonstack.load.interruption import Stopper
 from tritonstack.load.live import Observer
+from tritonstack.load.measurement import Measurement
 from tritonstack.load.plan import LoadPlan
-from tritonstack.load.report import GeneratorCost, LevelReport, RequestCounts, ServerBreakdown
+from tritonstack.load.report import ClientSplit, GeneratorCost, LevelReport, RequestCounts, ServerBreakdown
 from tritonstack.load.statistics_delta import Snapshot, deltas, settled_snapshot, snapshot
 from tritonstack.load.verdict import judge
 
@@ -22,14 +25,25 @@ if TYPE_CHECKING:
 
 MAX_IN_FLIGHT = 1024
 IN_FLIGHT_BYTES = 512_000_000
-"""Requests in flight hold a copy of their bytes each, so the default bound shrinks for large ones."""
+"""The server holds the bytes of what is in flight, so the default bound shrinks for large requests."""
 DRAIN_MARGIN_S = 5.0
 """A request that outlives its own deadline by this much is given up."""
 
 
-def _bound(plan: LoadPlan, request_bytes: int) -> int:
+def bound_of(plan: LoadPlan, request_bytes: int) -> int:
     """How many requests an open loop may have in flight."""
     return plan.max_in_flight or max(8, min(MAX_IN_FLIGHT, IN_FLIGHT_BYTES // max(request_bytes, 1)))
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a level is run against: `watched` are the models whose statistics are read, the loaded one first."""
+
+    client: AsyncClient
+    fleet: Fleet
+    request_bytes: int
+    watched: Sequence[str]
+    validate: bool
 
 
 class _Opening:
@@ -40,57 +54,48 @@ class _Opening:
         self._models = models
         self.counters: Snapshot | None = None
         self.succeeded_before = 0
-        self.engine: Engine | None = None
+        self.run: LevelRun | None = None
 
     async def take(self) -> None:
-        if self.engine is not None:
-            self.succeeded_before = self.engine.tally.succeeded
+        if self.run is not None:
+            self.succeeded_before = self.run.tally.succeeded
         # A run is worth having without them too; the report says that they are missing.
         with contextlib.suppress(TritonstackError):
             self.counters = await snapshot(self._client, self._models)
 
 
 async def run_level(
-    client: AsyncClient,
-    plan: LoadPlan,
-    arrival: Arrival,
-    *,
-    send: Send,
-    pool_size: int,
-    request_bytes: int,
-    watched: Sequence[str],
-    stopper: Stopper,
-    observer: Observer,
-) -> LevelReport:
-    """Drive `send` at one level of `plan` and report it.
+    target: Target, plan: LoadPlan, arrival: Arrival, *, trace: int | None, stopper: Stopper, observer: Observer
+) -> tuple[LevelReport, frozenset[str]]:
+    """Drive the fleet at one level of `plan`; its report, and the versions of the model that answered.
 
-    `request_bytes` is the size of the largest of the `pool_size` prepared requests, `watched` the models whose
-    statistics are read, the loaded one first.
+    `trace` is the number of the arrival's trace among those of the fleet.
     """
-    bound = _bound(plan, request_bytes) if isinstance(arrival, OpenLoop) else None
-    opening = _Opening(client, watched)
-    engine = Engine(
-        send=send,
-        pool_size=pool_size,
+    bound = bound_of(plan, target.request_bytes) if isinstance(arrival, OpenLoop) else None
+    opening = _Opening(target.client, target.watched)
+    request = LevelRequest(
         arrival=_behind_warmup(arrival, plan.warmup_s),
-        window=Window(plan.warmup_s, plan.duration_s, plan.requests),
-        classify=classify,
+        warmup_s=plan.warmup_s,
+        duration_s=plan.duration_s,
+        requests=plan.requests,
         max_in_flight=bound or 0,
+        timeout_s=plan.timeout_s,
         drain_s=plan.timeout_s + DRAIN_MARGIN_S,
         seed=plan.seed,
-        on_open=opening.take,
+        validate=target.validate,
+        trace=trace,
     )
-    opening.engine = engine
-    watcher = asyncio.create_task(observer.follow(engine, arrival))
+    run = opening.run = target.fleet.level(request, on_open=opening.take)
+    watcher = asyncio.create_task(observer.follow(run, arrival))
     try:
-        with stopper.stopping(engine):
-            result = await engine.run()
+        with stopper.stopping(run):
+            result = await run.run()
     finally:
         watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watcher
-    breakdown = await _breakdown(client, plan, watched, opening, result)
-    return _level_report(plan, arrival, result, breakdown, bound)
+    breakdown = await _breakdown(target.client, plan, target.watched, opening, result)
+    return _level_report(plan, arrival, result, breakdown, bound), result.versions
 
 
 def _behind_warmup(arrival: Arrival, warmup_s: float) -> Arrival:
@@ -101,7 +106,7 @@ def _behind_warmup(arrival: Arrival, warmup_s: float) -> Arrival:
 
 
 async def _breakdown(
-    client: AsyncClient, plan: LoadPlan, watched: Sequence[str], opening: _Opening, result: EngineResult
+    client: AsyncClient, plan: LoadPlan, watched: Sequence[str], opening: _Opening, result: Measurement
 ) -> ServerBreakdown:
     """The server's counters over the window, unreadable where it did not answer at either end of it."""
     if opening.counters is None:
@@ -122,7 +127,7 @@ async def _breakdown(
 
 
 def _level_report(
-    plan: LoadPlan, arrival: Arrival, result: EngineResult, server: ServerBreakdown, bound: int | None
+    plan: LoadPlan, arrival: Arrival, result: Measurement, server: ServerBreakdown, bound: int | None
 ) -> LevelReport:
     tally = result.tally
     is_open = isinstance(arrival, OpenLoop)
@@ -159,19 +164,15 @@ def _level_report(
             cpu_cores=result.cpu_s / result.window_s if result.window_s > 0 else None,
             loop_busy=result.loop_busy_s / result.window_s if result.window_s > 0 else None,
             gc_collections=result.gc_collections,
+            rss_bytes=result.rss_bytes,
         ),
         problems=verdict.problems,
         failures=verdict.failures,
         notes=verdict.notes,
+        series=result.series,
+        client=ClientSplit(tally.send.summary(), tally.wait.summary(), tally.receive.summary())
+        if result.client_split
+        else None,
+        workers=result.workers,
+        lost_workers=result.lost,
     )
-
-
-def classify(error: Exception) -> Failure | None:
-    """How a failed request is counted; None for what is no failure of a request but a defect."""
-    if isinstance(error, ServerError):
-        return Failure(f"ServerError {error.code}", error.summary)
-    if isinstance(error, ServerUnavailable):
-        return Failure("ServerUnavailable", error.summary, retreat=True)
-    if isinstance(error, DeadlineExceeded):
-        return Failure("DeadlineExceeded", error.summary)
-    return None

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tritonstack.load.arrival import Arrival
-from tritonstack.load.engine import Engine
 from tritonstack.load.series import Second, Totals, percentiles, second_of
 from tritonstack.terminal import human_seconds
 
@@ -23,13 +22,45 @@ PLAIN_S = 5.0
 LEAST_WIDTH = 20
 
 
+class Counts(Protocol):
+    """What is counted of a run while it goes. Moments on `time.monotonic`; infinite where not known."""
+
+    @property
+    def open_at_s(self) -> float: ...
+    @property
+    def close_at_s(self) -> float: ...
+    @property
+    def sent(self) -> int: ...
+    @property
+    def succeeded(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    def take_recent_s(self) -> list[float]:
+        """Latencies since the last call."""
+        ...
+
+
+class Running(Protocol):
+    """A run that is going on."""
+
+    @property
+    def tally(self) -> Counts: ...
+    @property
+    def in_warmup(self) -> bool: ...
+    def stop(self) -> None:
+        """Stop sending; what is in flight is awaited."""
+        ...
+
+
 class Observer(Protocol):
     """Is told what happens; must return quickly, since it runs in the generator's loop."""
 
     def note(self, text: str) -> None:
         """A remark about what is being done."""
 
-    async def follow(self, engine: Engine, arrival: Arrival) -> None:
+    async def follow(self, engine: Running, arrival: Arrival) -> None:
         """Watch a run until cancelled."""
 
 
@@ -39,7 +70,7 @@ class Silent:
     def note(self, text: str) -> None:
         return
 
-    async def follow(self, engine: Engine, arrival: Arrival) -> None:
+    async def follow(self, engine: Running, arrival: Arrival) -> None:
         while True:
             await asyncio.sleep(PLAIN_S)
             engine.tally.take_recent_s()
@@ -130,7 +161,7 @@ class Watcher:
     def note(self, text: str) -> None:
         self._display.note(text)
 
-    async def follow(self, engine: Engine, arrival: Arrival) -> None:
+    async def follow(self, engine: Running, arrival: Arrival) -> None:
         seconds: list[Second] = []
         self.opened_s.append(time.monotonic())
         self.seconds.append(seconds)
@@ -172,6 +203,7 @@ class Watcher:
                     )
                     shown_s, shown, fresh = now_s, now, []
         finally:
+            self.opened_s[-1] = tally.open_at_s or self.opened_s[-1]
             self._display.clear()
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from tritonstack.load.histogram import LatencySummary
 from tritonstack.load.interval import Distribution
-from tritonstack.load.report import GeneratorCost, LevelReport, RequestCounts, ServerBreakdown
+from tritonstack.load.measurement import WorkerUse
+from tritonstack.load.report import ClientSplit, GeneratorCost, LevelReport, RequestCounts, ServerBreakdown
 from tritonstack.load.series import Second
 from tritonstack.load.statistics_delta import ModelDelta
 from tritonstack.load.tally import ErrorCount
@@ -44,6 +45,9 @@ def merged_level(levels: Sequence[LevelReport]) -> LevelReport:
         failures=_once(text for level in levels for text in level.failures),
         notes=_once(text for level in levels for text in level.notes),
         series=_series(levels),
+        client=_client([level.client for level in levels if level.client is not None]),
+        workers=_workers(levels),
+        lost_workers=tuple(worker for level in levels for worker in level.lost_workers),
     )
 
 
@@ -168,7 +172,40 @@ def _generator(levels: Sequence[LevelReport]) -> GeneratorCost:
         cpu_cores=mean("cpu_cores", lambda level: level.window_s),
         loop_busy=mean("loop_busy", lambda level: level.window_s),
         gc_collections=sum(level.generator.gc_collections for level in levels),
+        rss_bytes=max((level.generator.rss_bytes or 0 for level in levels), default=0) or None,
     )
+
+
+def _client(parts: Sequence[ClientSplit]) -> ClientSplit | None:
+    if not parts:
+        return None
+    return ClientSplit(
+        _worst([part.send for part in parts]),
+        _worst([part.wait for part in parts]),
+        _worst([part.receive for part in parts]),
+    )
+
+
+def _workers(levels: Sequence[LevelReport]) -> tuple[WorkerUse, ...]:
+    """Each process with what it did in all of the windows."""
+    by_process: dict[tuple[str, int], list[tuple[WorkerUse, float]]] = {}
+    for level in levels:
+        for worker in level.workers:
+            by_process.setdefault((worker.host, worker.pid), []).append((worker, level.window_s))
+    merged = []
+    for (host, pid), uses in by_process.items():
+        known = [one for one in uses if one[0].loop_busy is not None]
+        merged.append(
+            WorkerUse(
+                host=host,
+                pid=pid,
+                requests=sum(use.requests for use, _ in uses),
+                cpu_s=sum(use.cpu_s for use, _ in uses),
+                loop_busy=_weighted(known, lambda one: one[0].loop_busy, lambda one: one[1]),
+                rss_bytes=max(use.rss_bytes for use, _ in uses),
+            )
+        )
+    return tuple(merged)
 
 
 def _series(levels: Sequence[LevelReport]) -> tuple[Second, ...]:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tritonstack.errors import UsageError
 from tritonstack.load.arrival import Arrival
 from tritonstack.load.inputs import InputSource, RandomInputs
+
+if TYPE_CHECKING:
+    from tritonstack.load.input_pool import Array
+
+SharedMemory = Literal["none", "system", "cuda"]
+TransportChoice = Literal["auto", "h2", "grpcio", "http"]
+Validation = Literal["expected", "recorded", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +29,14 @@ class LoadPlan:
     `max_in_flight` bounds an open loop (None: 1024, less for large requests). An open loop is invalid when the
     generator itself was later than `max_lag_s` at the 99th percentile; a run has failed when more than the fraction
     `max_error_rate` of its requests did.
+
+    `workers` None: as many processes as the load needs and the machine has cores for. `connections` of each worker
+    (None: 1, of HTTP one per request in flight). `transport` auto: gRPC by own HTTP/2 framing where it needs no TLS,
+    else by grpcio, and HTTP/1.1. `json_body`: HTTP without raw tensors. `pool`: how many distinct requests.
+
+    `validate` expected: answers are compared where the inputs bring expected ones (`expected` by output name, sample
+    by sample, or those of a JSONL file); recorded: with the answer that each request got once before the run; off: not
+    at all. What differs by more than `atol + rtol * |expected|` is an error; `nan_equal`: NaN equals NaN.
     """
 
     model: str
@@ -40,6 +55,17 @@ class LoadPlan:
     max_in_flight: int | None = None
     max_lag_s: float = 0.010
     max_error_rate: float = 0.0
+    workers: int | None = None
+    connections: int | None = None
+    transport: TransportChoice = "auto"
+    shared_memory: SharedMemory = "none"
+    json_body: bool = False
+    pool: int | None = None
+    validate: Validation = "expected"
+    expected: Mapping[str, Array] = field(default_factory=dict)
+    rtol: float = 0.0
+    atol: float = 0.0
+    nan_equal: bool = False
 
     def __post_init__(self) -> None:
         if not self.arrivals:
@@ -51,6 +77,9 @@ class LoadPlan:
         _positive("timeout", self.timeout_s)
         _positive("max-in-flight", self.max_in_flight)
         _positive("max-lag", self.max_lag_s)
+        _positive("workers", self.workers)
+        _positive("connections", self.connections)
+        _positive("pool", self.pool)
         if not (self.warmup_s >= 0 and isfinite(self.warmup_s)):
             raise UsageError("a warm-up cannot be negative", given=f"{self.warmup_s:g}", expected="seconds, 0 for none")
         if not 0 <= self.max_error_rate <= 1:

@@ -15,6 +15,7 @@ from tritonstack.load.arrival import Arrival, ClosedLoop
 from tritonstack.load.environment import Environment, Server
 from tritonstack.load.histogram import LatencySummary
 from tritonstack.load.knee import Knee
+from tritonstack.load.measurement import LostWorker, WorkerUse
 from tritonstack.load.monitor import ServerUse
 from tritonstack.load.objective import Condition
 from tritonstack.load.series import Second
@@ -51,13 +52,40 @@ class RequestCounts:
 
 @dataclass(frozen=True)
 class GeneratorCost:
-    """What the generator itself used inside the window: CPU time per ended request and in cores. Its one event loop can
-    do no more where `loop_busy`, the fraction of the window that the loop's thread was on a CPU, comes near 1."""
+    """What the workers used inside the window: CPU time per ended request and in cores, all of them together. A worker
+    can do no more where `loop_busy`, the fraction of the window that the thread of the busiest one was on a CPU, comes
+    near 1. `rss_bytes`: the most memory that they had resident, added up."""
 
     cpu_us_per_request: float | None
     cpu_cores: float | None
     loop_busy: float | None
     gc_collections: int
+    rss_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ClientSplit:
+    """The client's part of the measured answers: `send` from the send until the whole request was with the system,
+    `wait` until the first byte of the answer was there, `receive` until the last."""
+
+    send: LatencySummary
+    wait: LatencySummary
+    receive: LatencySummary
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How requests were sent. `connections` are those of each worker; `sequences` is None and `streaming` False where
+    requests are independent and unary."""
+
+    transport: str
+    workers: int
+    connections: int
+    shared_memory: str = "none"
+    json_body: bool = False
+    validate: str = "off"
+    streaming: bool = False
+    sequences: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +134,7 @@ class LevelReport:
     `latency` counts from the scheduled moment in an open loop (`service` from the real send, `lag` how late the
     generator was) and from the send in a closed loop, where `service` and `lag` are None. `problems` make the run
     invalid; `failures` are limits that it broke; `notes` are worth knowing. `series` holds the whole seconds of the
-    window.
+    window. `lost_workers` ended before their result was there.
     """
 
     arrival: Arrival
@@ -127,6 +155,9 @@ class LevelReport:
     failures: tuple[str, ...]
     notes: tuple[str, ...]
     series: tuple[Second, ...] = ()
+    client: ClientSplit | None = None
+    workers: tuple[WorkerUse, ...] = ()
+    lost_workers: tuple[LostWorker, ...] = ()
     findings: Findings = Findings()
 
     @property
@@ -176,6 +207,7 @@ class LoadReport:
     max_error_rate: float
     interrupted: bool
     levels: tuple[LevelReport, ...]
+    sending: Sending | None = None
     slo: tuple[Condition, ...] = ()
     knee: Knee | None = None
     sweep: Sweep | None = None

@@ -89,8 +89,8 @@ class RequestPool:
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest request, head and body."""
-        return max((row[1] + row[3] for row in self._rows), default=0)
+        """Bytes of the largest body."""
+        return max((row[3] for row in self._rows), default=0)
 
     @property
     def byte_size(self) -> int:

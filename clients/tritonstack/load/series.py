@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class Second:
     """One second of the window, `offset_s` after its start and really `duration_s` long.
 
-    `sent`, `completed` (answered well) and `errors` are requests in it, `in_flight` those at its end. Latencies in µs
-    of the answers that came in it, None where none came; percentiles are nearest-rank.
+    `due`, `sent`, `completed` (answered well) and `errors` are requests in it, `in_flight` those at its end; in a
+    closed loop a request is due when it is sent. Latencies in µs of the answers that came in it, None where none came;
+    percentiles are nearest-rank.
     """
 
     offset_s: float
@@ -23,6 +24,7 @@ class Second:
     p50_us: float | None
     p99_us: float | None
     max_us: float | None
+    due: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ def second_of(
         p50_us=None if p50_s is None else p50_s * 1e6,
         p99_us=None if p99_s is None else p99_s * 1e6,
         max_us=max(latencies_s) * 1e6 if latencies_s else None,
+        due=after.sent - before.sent,
     )
 
 

@@ -1,37 +1,37 @@
-"""Runs a load plan against a server: prepares the requests, drives an engine per level, gathers the report."""
+"""Runs a load plan against a server: prepares the requests, drives a fleet of workers per level, gathers the report."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tritonstack.client.endpoint import parse_endpoint
+from tritonstack.client.endpoint import Endpoint, parse_endpoint
 from tritonstack.errors import InputError
 from tritonstack.load import environment
 from tritonstack.load.arrival import Arrival, ClosedLoop
-from tritonstack.load.engine import Send
+from tritonstack.load.fleet import Fleet
 from tritonstack.load.inputs import InputPool, build_pool
 from tritonstack.load.interruption import Stopper
-from tritonstack.load.level import run_level
+from tritonstack.load.level import Target, bound_of, run_level
 from tritonstack.load.live import Observer, Silent
 from tritonstack.load.plan import LoadPlan
-from tritonstack.load.report import InputDescription, LevelReport, LoadReport
+from tritonstack.load.report import InputDescription, LevelReport, LoadReport, Sending
+from tritonstack.load.request_pool import RequestPool
+from tritonstack.load.sending import encoded_pool, recorded_answers, transport_of, transport_options, workers_of
 from tritonstack.load.statistics_delta import models_to_watch
+from tritonstack.load.trace import TraceSchedule
+from tritonstack.load.transport import TransportOptions
 
 if TYPE_CHECKING:
     from tritonstack import AsyncClient
     from tritonstack.client.model import ModelMetadata
-    from tritonstack.client.request import PreparedRequest
 
 CONTROL_TIMEOUT_S = 10.0
 """Deadline of questions about the model and its statistics; the plan's own is for inference alone."""
-VERSION_PERIOD_S = 1.0
-"""How often one answer is decoded to see which model version gave it."""
 
 
 def run_load(plan: LoadPlan, *, observer: Observer | None = None, command: Sequence[str] = ()) -> LoadReport:
@@ -60,34 +60,19 @@ async def run_load_async(
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     here = environment.here()
     endpoint = parse_endpoint(plan.url, protocol=plan.protocol)
+    transport_of(plan, endpoint)
     stopper = Stopper(observer)
     # No retries: a repeated request would hide a failure in a long latency.
     async with AsyncClient(plan.url, protocol=plan.protocol, timeout_s=CONTROL_TIMEOUT_S, retries=0) as client:
         with stopper.on_signals() if stop_on_signal else contextlib.nullcontext():
             server = await client.server_metadata()
-            target = await _prepare(client, plan)
-            observer.note(
-                f"{plan.model} on {server.name} {server.version} at {endpoint}: {len(target.prepared)} distinct "
-                f"requests, batch {plan.batch}, {target.pool.origin}"
-            )
-            watched = await models_to_watch(client, plan.model)
-            levels: list[LevelReport] = []
-            for arrival in [_with_pool(arrival, target.pool) for arrival in plan.arrivals]:
-                if stopper.stopped:
-                    break
-                levels.append(
-                    await run_level(
-                        client,
-                        plan,
-                        arrival,
-                        send=target.sender(client, plan.timeout_s),
-                        pool_size=len(target.prepared),
-                        request_bytes=target.request_bytes,
-                        watched=watched,
-                        stopper=stopper,
-                        observer=observer,
-                    )
+            prepared = await _prepare(client, plan, endpoint)
+            with contextlib.closing(prepared.encoded):
+                observer.note(
+                    f"{plan.model} on {server.name} {server.version} at {endpoint}: {len(prepared.encoded)} distinct "
+                    f"requests, batch {plan.batch}, {prepared.pool.origin}"
                 )
+                levels, versions = await _run_levels(client, plan, prepared, stopper, observer)
     return LoadReport(
         started_at=started_at,
         command=tuple(command),
@@ -96,12 +81,12 @@ async def run_load_async(
         url=str(endpoint),
         protocol=endpoint.protocol,
         model=plan.model,
-        versions=tuple(sorted(target.versions)),
+        versions=tuple(sorted(versions)),
         batch=plan.batch,
-        input_origin=target.pool.origin,
-        inputs=target.described,
-        distinct_requests=len(target.prepared),
-        request_bytes=target.request_bytes,
+        input_origin=prepared.pool.origin,
+        inputs=prepared.described,
+        distinct_requests=len(prepared.pool.requests),
+        request_bytes=prepared.request_bytes,
         seed=plan.seed,
         timeout_s=plan.timeout_s,
         duration_s=plan.duration_s,
@@ -110,40 +95,31 @@ async def run_load_async(
         max_error_rate=plan.max_error_rate,
         interrupted=stopper.stopped,
         levels=tuple(levels),
+        sending=Sending(
+            transport=prepared.transport.kind,
+            workers=prepared.workers,
+            connections=prepared.transport.connections,
+            shared_memory=plan.shared_memory,
+            json_body=plan.json_body,
+            validate=plan.validate if prepared.validate else "off",
+        ),
     )
 
 
-@dataclass
-class _Target:
-    """The prepared requests and, as answers come, the model versions that gave them."""
+@dataclass(frozen=True)
+class _Prepared:
+    """The requests of a run, encoded, and how they are sent."""
 
     pool: InputPool
-    prepared: tuple[PreparedRequest, ...]
+    encoded: RequestPool
     described: tuple[InputDescription, ...]
-    versions: set[str] = field(default_factory=set)
-
-    @property
-    def request_bytes(self) -> int:
-        return max(request.byte_size for request in self.prepared)
-
-    def sender(self, client: AsyncClient, timeout_s: float) -> Send:
-        """`send(index)` for the engine. Answers are not decoded, except one a second for its model version."""
-        prepared, versions, send = self.prepared, self.versions, client.send
-        look_at_s = 0.0
-
-        async def send_one(index: int) -> object:
-            nonlocal look_at_s
-            result = await send(prepared[index], timeout_s=timeout_s)
-            now_s = time.monotonic()
-            if now_s >= look_at_s:
-                look_at_s = now_s + VERSION_PERIOD_S
-                versions.add(result.model_version)
-            return result
-
-        return send_one
+    transport: TransportOptions
+    workers: int
+    request_bytes: int
+    validate: bool
 
 
-async def _prepare(client: AsyncClient, plan: LoadPlan) -> _Target:
+async def _prepare(client: AsyncClient, plan: LoadPlan, endpoint: Endpoint) -> _Prepared:
     metadata = await client.metadata(plan.model, plan.version)
     config = await client.config(plan.model)
     if config.decoupled:
@@ -151,11 +127,61 @@ async def _prepare(client: AsyncClient, plan: LoadPlan) -> _Target:
             f"model {plan.model!r} is decoupled: it may send any number of answers to one request",
             expected="a model with one answer per request",
         )
-    pool = build_pool(plan.inputs, metadata=metadata, config=config, batch=plan.batch, shapes=plan.shapes)
-    prepared = [
-        await client.prepare(plan.model, request, version=plan.version, cast=pool.cast) for request in pool.requests
-    ]
-    return _Target(pool, tuple(prepared), _describe(pool, metadata))
+    pool = build_pool(
+        plan.inputs,
+        metadata=metadata,
+        config=config,
+        batch=plan.batch,
+        shapes=plan.shapes,
+        size=plan.pool,
+        expected=plan.expected or None,
+    )
+    encoded = encoded_pool(pool, metadata, plan, endpoint)
+    try:
+        workers = workers_of(plan)
+        bound = bound_of(plan, encoded.largest)
+        transport = transport_options(plan, endpoint, workers=workers, bound=bound)
+        if plan.validate == "recorded":
+            answers = await asyncio.to_thread(recorded_answers, encoded, transport, plan)
+            with contextlib.closing(encoded):
+                again = encoded_pool(pool, metadata, plan, endpoint, answers)
+            encoded = again
+    except BaseException:
+        encoded.close()
+        raise
+    validate = plan.validate != "off" and encoded.has_expected
+    return _Prepared(pool, encoded, _describe(pool, metadata), transport, workers, encoded.largest, validate)
+
+
+async def _run_levels(
+    client: AsyncClient, plan: LoadPlan, prepared: _Prepared, stopper: Stopper, observer: Observer
+) -> tuple[list[LevelReport], set[str]]:
+    """Every level until one is interrupted, and the model versions that answered."""
+    watched = await models_to_watch(client, plan.model)
+    levels: list[LevelReport] = []
+    versions: set[str] = set()
+    arrivals = [_with_pool(arrival, prepared.pool) for arrival in plan.arrivals]
+    columns = [_columns(arrival) for arrival in arrivals]
+    traces = [one for one in columns if one is not None]
+    async with Fleet(prepared.encoded, prepared.transport, workers=prepared.workers, traces=traces) as fleet:
+        target = Target(client, fleet, prepared.request_bytes, watched, prepared.validate)
+        number = 0
+        for arrival, recorded_arrivals in zip(arrivals, columns, strict=True):
+            if stopper.stopped:
+                break
+            trace = None if recorded_arrivals is None else number
+            number += recorded_arrivals is not None
+            level, answered = await run_level(target, plan, arrival, trace=trace, stopper=stopper, observer=observer)
+            levels.append(level)
+            versions |= answered
+    return levels, versions
+
+
+def _columns(arrival: Arrival) -> bytes | None:
+    """The arrivals of a trace; None where a timetable can be drawn again from its description."""
+    if isinstance(arrival, ClosedLoop) or not isinstance(arrival.schedule, TraceSchedule):
+        return None
+    return arrival.schedule.columns()
 
 
 def _with_pool(arrival: Arrival, pool: InputPool) -> Arrival:

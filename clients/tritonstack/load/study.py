@@ -160,7 +160,8 @@ class Study:
 
     def _finished(self, level: LevelReport, opened_s: float, seconds: Sequence[Second]) -> LevelReport:
         """The level with what follows from it and what was seen at the server meanwhile."""
-        level = replace(level, series=tuple(seconds))
+        # The workers' own seconds are exact; a run in this process is told by the watcher.
+        level = replace(level, series=level.series or tuple(seconds))
         use = self._monitor.between(opened_s, opened_s + level.window_s)
         found = replace(findings_of(level, self._slo), server_use=use)
         notes = []

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from tritonstack.load.arrival import OpenLoop
-from tritonstack.load.engine import BACKLOG_GRACE_S, EngineResult
+from tritonstack.load.engine import BACKLOG_GRACE_S
+from tritonstack.load.measurement import Measurement
 from tritonstack.load.plan import LoadPlan
 from tritonstack.load.report import ServerBreakdown
 from tritonstack.terminal import human_seconds
@@ -14,7 +15,7 @@ from tritonstack.terminal import human_seconds
 LAG_SHARE = 0.1
 """A late generator is tolerated up to this share of the 99th percentile of the latency, which includes its lag."""
 BUSY_SHARE = 0.9
-"""From this share of the window on, the event loop's thread may be what limits the rate."""
+"""From this share of the window on, a worker's thread may be what limits the rate."""
 OVERLOAD_SHARE = 0.05
 """Where more than this share of the scheduled requests has no answer inside the window, the server was overloaded."""
 
@@ -29,13 +30,15 @@ class Verdict:
 
 
 def judge(
-    plan: LoadPlan, arrival: OpenLoop | None, result: EngineResult, server: ServerBreakdown, max_in_flight: int | None
+    plan: LoadPlan, arrival: OpenLoop | None, result: Measurement, server: ServerBreakdown, max_in_flight: int | None
 ) -> Verdict:
     """Judge one run. `arrival` is None for a closed loop."""
     tally = result.tally
     problems: list[str] = []
     failures: list[str] = []
     notes: list[str] = []
+    for worker in result.lost:
+        problems.append(f"worker {worker.pid} on {worker.host} was lost ({worker.reason}), and its requests with it")
     if tally.measured == 0:
         (notes if result.interrupted else problems).append("no request ended inside the measured window")
     elif tally.latency.count == 0:
@@ -62,8 +65,8 @@ def judge(
         )
     if result.window_s > 0 and result.loop_busy_s > BUSY_SHARE * result.window_s:
         notes.append(
-            f"the generator's event loop was busy {100 * result.loop_busy_s / result.window_s:.0f} % of the time: the "
-            "rate may be its limit rather than the server's"
+            f"a worker of the generator was busy {100 * result.loop_busy_s / result.window_s:.0f} % of the time: the "
+            "rate may be its limit rather than the server's (more --workers)"
         )
     if not server.readable:
         notes.append("the server's own times are missing: it did not hand out its statistics")
@@ -79,7 +82,7 @@ def _requests(count: int) -> str:
     return f"{count} request{'s' if count != 1 else ''}"
 
 
-def _late_generator(plan: LoadPlan, result: EngineResult) -> list[str]:
+def _late_generator(plan: LoadPlan, result: Measurement) -> list[str]:
     lag_us = result.tally.lag.percentile_us(99)
     latency_us = result.tally.latency.percentile_us(99)
     if lag_us is None or lag_us <= max(plan.max_lag_s * 1e6, LAG_SHARE * (latency_us or 0.0)):
@@ -90,7 +93,7 @@ def _late_generator(plan: LoadPlan, result: EngineResult) -> list[str]:
     ]
 
 
-def _open_loop_notes(plan: LoadPlan, arrival: OpenLoop, result: EngineResult, max_in_flight: int | None) -> list[str]:
+def _open_loop_notes(plan: LoadPlan, arrival: OpenLoop, result: Measurement, max_in_flight: int | None) -> list[str]:
     tally = result.tally
     notes = []
     if tally.limit_hits:

@@ -59,10 +59,10 @@ class Http2Transport:
     """See `Transport`. Raises TensorError for a pool with a request that gRPC cannot carry."""
 
     def __init__(self, options: TransportOptions, pool: RequestPool) -> None:
-        if pool.largest > MOST_BYTES + 5:
+        if pool.largest > MOST_BYTES:
             raise TensorError(
                 "a request is too large for gRPC",
-                given=f"{pool.largest - 5} bytes",
+                given=f"{pool.largest} bytes",
                 expected=f"at most {MOST_BYTES}",
                 next_step="send fewer samples per request or use shared memory",
             )
@@ -79,6 +79,8 @@ class Http2Transport:
         self._events: dict[int, int] = {}
         self._done: list[Completion] = []
         self._next_deadline_s = _FAR_S
+        for channel in self._channels:
+            self._connect(channel, time.monotonic())
 
     def send(self, token: int, entry: int, deadline_s: float) -> None:
         now_s = time.monotonic()
