@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_samples import level, report, saved
+from load_report_samples import level, report, saved
 
 from tritonstack.errors import InputError
 from tritonstack.load.arrival import ClosedLoop, OpenLoop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from report_samples import level, saved
+from load_report_samples import level, saved
 
 from tritonstack.errors import UsageError
 from tritonstack.load.arrival import OpenLoop

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_samples import level, report
+from load_report_samples import level, report
 from test_load_report import reports
 
 from tritonstack.load.html_report import duration, figure, render_html

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_samples import level
+from load_report_samples import level
 
 from tritonstack.errors import UsageError
 from tritonstack.load.arrival import OpenLoop

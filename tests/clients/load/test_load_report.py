@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from report_samples import level, report, saved
+from load_report_samples import level, report, saved
 
 from tritonstack.errors import SetupError
 from tritonstack.load.arrival import ClosedLoop, OpenLoop

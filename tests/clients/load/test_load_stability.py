@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from report_samples import level
+from load_report_samples import level
 
 from tritonstack.load.arrival import ClosedLoop
 from tritonstack.load.interval import (

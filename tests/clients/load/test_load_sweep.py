@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from load_models import make_repository
-from report_samples import level
+from load_report_samples import level
 
 from tritonstack.client.endpoint import parse_endpoint
 from tritonstack.errors import InputError, InternalError, ServerError, SetupError, UsageError
