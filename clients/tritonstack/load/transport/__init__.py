@@ -17,8 +17,9 @@ from tritonstack.errors import UsageError
 if TYPE_CHECKING:
     from tritonstack.load.request_pool import RequestPool
 
-TransportKind = Literal["h2", "grpcio", "http"]
-"""gRPC by own HTTP/2 framing (no TLS), gRPC by grpcio, HTTP/1.1 with keep-alive."""
+TransportKind = Literal["h2", "grpcio", "http", "conversation"]
+"""gRPC by own HTTP/2 framing (no TLS), gRPC by grpcio, HTTP/1.1 with keep-alive; sequences, streams and requests that
+are taken back over either."""
 
 
 class Completion(NamedTuple):
@@ -66,18 +67,20 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TransportOptions:
-    """Where to and by which way. `connections`: over how many calls are spread, for HTTP/1.1 the most there may be."""
+    """Where to and by which way. `connections`: over how many calls are spread, for HTTP/1.1 the most there may be.
+    `conversation`: the plan of a conversation, as `Conversation.to_json` makes it."""
 
     kind: TransportKind
     url: str
     connections: int = 1
     tls: TlsOptions | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    conversation: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.connections < 1:
             raise UsageError("a transport has at least one connection", given=str(self.connections))
-        if self.endpoint.protocol != ("http" if self.kind == "http" else "grpc"):
+        if self.kind != "conversation" and self.endpoint.protocol != ("http" if self.kind == "http" else "grpc"):
             raise UsageError(f"the transport {self.kind} does not speak {self.endpoint.protocol}", given=self.url)
         if self.kind == "h2" and self.endpoint.secure:
             raise UsageError("the transport h2 has no TLS", given=self.url, expected="the transport grpcio")
@@ -106,6 +109,7 @@ class TransportOptions:
             connections=body["connections"],
             tls=tls,
             headers=dict(body["headers"]),
+            conversation=body["conversation"],
         )
 
 
@@ -119,6 +123,10 @@ def open_transport(options: TransportOptions, pool: RequestPool) -> Transport:
         from tritonstack.load.transport.http2 import Http2Transport
 
         return Http2Transport(options, pool)
+    if options.kind == "conversation":
+        from tritonstack.load.transport.conversation import ConversationTransport
+
+        return ConversationTransport(options, pool)
     if options.kind == "grpcio":
         from tritonstack.load.transport.grpcio import GrpcioTransport
 
