@@ -15,8 +15,11 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Literal
 
+from tritonstack.client.call import Reply
+from tritonstack.client.codec import Codec
 from tritonstack.errors import TritonstackError
 from tritonstack.load.control import Message, WorkerEnd
 from tritonstack.load.expected import AnswerCheck
@@ -62,6 +65,9 @@ class Worker:
             if self._transport is not None:
                 self._transport.close()
             self._transport, self._options = open_transport(options, self._pool), options
+        # What answers are decoded with is imported here, since an import in the run would hold the load up.
+        with suppress(TritonstackError):
+            self._codec().decode_infer(Reply(b""))
         if message["validate"] and not self._checks:
             self._checks = [self._check(index) for index in range(len(self._pool))]
         self._control.tell({"say": "prepared"})
@@ -127,23 +133,19 @@ class Worker:
 
     def _look(self, completion: Completion) -> None:
         """Which version of the model gave an answer."""
-        from tritonstack.client.call import Reply
-
         headers = {} if completion.head_length is None else {"inference-header-content-length": completion.head_length}
-        codec: Any
+        # A malformed answer is the validation's business.
+        with suppress(TritonstackError):
+            self._versions.add(self._codec().decode_infer(Reply(completion.body, headers)).model_version)
+
+    def _codec(self) -> Codec:
         if self._protocol == "grpc":
             from tritonstack.client.grpc_codec import GrpcCodec
 
-            codec = GrpcCodec()
-        else:
-            from tritonstack.client.http_codec import HttpCodec
+            return GrpcCodec()
+        from tritonstack.client.http_codec import HttpCodec
 
-            codec = HttpCodec()
-        try:
-            self._versions.add(codec.decode_infer(Reply(completion.body, headers)).model_version)
-        except TritonstackError:
-            # A malformed answer is the validation's business.
-            return
+        return HttpCodec()
 
 
 def schedule_from(message: Message) -> Schedule:
