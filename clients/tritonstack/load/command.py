@@ -198,6 +198,8 @@ def check_modes(options: argparse.Namespace) -> None:
         raise UsageError("a trace brings its own gaps", given=f"--arrival {options.arrival}")
     if options.profile is not None and options.duration is not None:
         raise UsageError("a profile brings its own times", given=f"--duration {options.duration:g}")
+    if options.expected is not None and options.validate in ("recorded", "off"):
+        raise UsageError("--expected is what answers are compared with", given=f"--validate {options.validate}")
     if options.stability is None:
         for name in ("window", "max_windows", "stability_latency"):
             if getattr(options, name) is not None:
@@ -260,6 +262,7 @@ def metrics_of(options: argparse.Namespace, plan: LoadPlan) -> MetricsAddress | 
 def plan_of(options: argparse.Namespace) -> LoadPlan:
     """The plan that parsed flags describe; UsageError where they contradict each other."""
     from tritonstack.load.arrival import OpenLoop
+    from tritonstack.load.inputs import load_npz
     from tritonstack.load.plan import LoadPlan
 
     arrivals = _arrivals(options)
@@ -286,6 +289,17 @@ def plan_of(options: argparse.Namespace) -> LoadPlan:
         max_in_flight=options.max_in_flight,
         max_lag_s=0.010 if options.max_lag is None else options.max_lag / 1e3,
         max_error_rate=options.max_error_rate,
+        workers=options.workers,
+        connections=options.connections,
+        transport=options.transport,
+        shared_memory=options.shared_memory,
+        json_body=options.json_body,
+        pool=options.pool,
+        validate=options.validate or "expected",
+        expected={} if options.expected is None else load_npz(options.expected),
+        rtol=options.rtol,
+        atol=options.atol,
+        nan_equal=options.nan_equal,
     )
 
 

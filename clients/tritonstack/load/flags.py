@@ -17,6 +17,7 @@ USAGE = """tritonstack load MODEL (--concurrency N[,N…] | --rate R[,R…] | --
        tritonstack load compare BEFORE.json AFTER.json [options]"""
 # One address has this many ports to connect from, and HTTP takes a connection per request in flight.
 MAX_CONCURRENCY = 65535
+MAX_WORKERS = 256
 EPILOG = """exit codes: 0 valid and within the limits, 1 not (or no server, no model), 2 wrong usage, 130 interrupted
 `tritonstack load --help-all` shows every flag; docs/load.md says how everything is counted"""
 
@@ -117,6 +118,14 @@ def _add_requests(group: _Group) -> None:
     more("--range", action="append", type=_range, metavar="NAME=LOW:HIGH", help="of random values, both included")
     add("--zero", action="store_true", help="zeros instead of random values (the default)")
     add("--shape", action="append", type=_shape, metavar="NAME:DxD", help="sizes of open dimensions, without the batch")
+    more("--pool", type=whole_number(1), metavar="N", help="distinct requests (default: 16 or 64 MB, of a file all)")
+    more("--json-body", action="store_true", help="HTTP without raw tensors: everything in JSON")
+    more("--expected", type=some_path, metavar="FILE.npz", help="the right outputs, sample by sample as the inputs")
+    more("--validate", choices=("expected", "recorded", "off"), metavar="HOW", help="compare answers with the expected "
+         "ones (default), with those recorded once before the run, or not (off)")  # fmt: skip
+    more("--rtol", type=number(0, may_equal=True), metavar="R", default=0.0, help="allowed: atol + rtol * |expected|")
+    more("--atol", type=number(0, may_equal=True), metavar="A", default=0.0, help="(default of both: 0)")
+    more("--nan-equal", action="store_true", help="NaN is right where NaN is expected")
     add("--seed", type=whole_number(0), metavar="N", default=0, help="of values and Poisson gaps (default: 0)")
 
 
@@ -126,6 +135,13 @@ def _add_server(group: _Group) -> None:
     add("--protocol", choices=("grpc", "http"), metavar="P", help="grpc (default) or http where the URL is silent")
     add("--version", default="", metavar="V", help="model version (default: the server's choice)")
     add("--timeout", type=number(0), metavar="S", default=30.0, help="of each request (default: 30)")
+    add("--workers", type=whole_number(1, MAX_WORKERS), metavar="N", help="processes that send (default: as needed)")
+    more("--connections", type=whole_number(1, MAX_CONCURRENCY), metavar="N", help="of a worker (default: 1, of HTTP "
+         "one per request in flight)")  # fmt: skip
+    more("--transport", choices=("auto", "h2", "grpcio", "http"), metavar="T", default="auto", help="h2: gRPC by own "
+         "HTTP/2 framing, grpcio: with TLS, http: HTTP/1.1 (default: auto)")  # fmt: skip
+    more("--shared-memory", choices=("none", "system", "cuda"), metavar="KIND", default="none", help="of inputs: none "
+         "(default), system or cuda, on the server's host")  # fmt: skip
     more("--metrics-url", metavar="URL", help="Triton's metrics (default: beside the server's port; 'none': not read)")
 
 

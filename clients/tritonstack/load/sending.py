@@ -17,6 +17,7 @@ from tritonstack.load.input_pool import InputPool
 from tritonstack.load.plan import LoadPlan
 from tritonstack.load.request_encoding import Encoding, RequestOptions, build, encode
 from tritonstack.load.request_pool import PoolEntry, RequestPool, grpc_entry
+from tritonstack.load.sequence import SequencePlan, scripts_of
 from tritonstack.load.transport import Completion, TransportKind, TransportOptions, open_transport
 
 MOST_CONNECTIONS = 4096
@@ -26,6 +27,14 @@ RECORDED_AT_A_TIME = 16
 
 def transport_of(plan: LoadPlan, endpoint: Endpoint) -> TransportKind:
     """The way that `plan` asks for. Raises UsageError where it does not lead to `endpoint`."""
+    if plan.conversation:
+        if plan.conversation.stream and endpoint.protocol != "grpc":
+            raise UsageError("streams exist over gRPC only", given=str(endpoint), expected="grpc://…")
+        if plan.transport != "auto":
+            raise UsageError(
+                "sequences, streams and cancelled requests have a transport of their own", given=plan.transport
+            )
+        return "conversation"
     if plan.json_body and endpoint.protocol != "http":
         raise UsageError("a JSON body is of HTTP", given=str(endpoint), expected="--json-body with an HTTP address")
     if plan.transport == "auto":
@@ -41,8 +50,25 @@ def transport_of(plan: LoadPlan, endpoint: Endpoint) -> TransportKind:
     return plan.transport
 
 
+def with_scripts(plan: LoadPlan, pool: InputPool) -> LoadPlan:
+    """The plan with the sequences that the entries of a JSONL file name; as it was where they name none.
+
+    Raises UsageError where only some entries belong to a sequence.
+    """
+    scripts = scripts_of(pool)
+    if not scripts:
+        return plan
+    wanted = plan.conversation.sequences
+    if wanted is None:
+        at_once = max(a.concurrency if isinstance(a, ClosedLoop) else len(scripts) for a in plan.arrivals)
+        wanted = SequencePlan(min(at_once, len(scripts)), seed=plan.seed)
+    return replace(plan, conversation=replace(plan.conversation, sequences=replace(wanted, scripts=scripts)))
+
+
 def workers_of(plan: LoadPlan) -> int:
     """How many worker processes the plan's levels take."""
+    if plan.conversation:
+        return 1
     return plan.workers or max(default_workers(arrival) for arrival in plan.arrivals)
 
 
@@ -55,7 +81,8 @@ def transport_options(plan: LoadPlan, endpoint: Endpoint, *, workers: int, bound
         if kind == "http":
             places = max(a.concurrency if isinstance(a, ClosedLoop) else bound for a in plan.arrivals)
             connections = min(-(-places // workers), MOST_CONNECTIONS)
-    return TransportOptions(kind=kind, url=str(endpoint), connections=connections)
+    conversation = plan.conversation.to_json(timeout_s=plan.timeout_s) if plan.conversation else None
+    return TransportOptions(kind=kind, url=str(endpoint), connections=connections, conversation=conversation)
 
 
 def encoded_pool(
@@ -79,7 +106,13 @@ def _entries(
     tolerance = tolerance_of(plan)
     for index in range(len(pool.requests)):
         extras = pool.extras_of(index)
-        options = RequestOptions(version=plan.version, request_id=extras.request_id, parameters=extras.parameters)
+        options = RequestOptions(
+            version=plan.version,
+            request_id=extras.request_id,
+            priority=plan.priority,
+            queue_timeout_us=plan.queue_timeout_us,
+            parameters={**plan.parameters, **extras.parameters},
+        )
         request = build(metadata, pool.requests[index], options, cast=pool.cast)
         encoded = encode(request, encoding, prefix=endpoint.prefix)
         expected: bytes | None = None
