@@ -10,6 +10,8 @@ from tritonstack.errors import DeadlineExceeded, InternalError, ServerError, Ser
 
 UNAVAILABLE = "ServerUnavailable"
 WRONG_ANSWER = "ValidationFailed"
+CANCELLED = "Cancelled"
+"""What the load tester took back on purpose; no failure of the server, and not counted as one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,8 +141,8 @@ def _level_report(
         counts=RequestCounts(
             sent=tally.sent,
             warmup=tally.warmup,
-            measured=tally.measured,
-            errors=tally.measured_errors,
+            measured=tally.measured - tally.cancelled,
+            errors=tally.measured_errors - tally.cancelled,
             completed_in_window=tally.in_window,
             drained=tally.drained,
             unsent=tally.unsent,
@@ -175,4 +175,5 @@ def _level_report(
         else None,
         workers=result.workers,
         lost_workers=result.lost,
+        conversation=result.conversation,
     )

@@ -13,6 +13,7 @@ from tritonstack.client.call import Call, Reply
 from tritonstack.errors import TritonstackError, UsageError
 from tritonstack.load.cancellation import CancelledOnPurpose, CancelPlan
 from tritonstack.load.expected import AnswerCheck
+from tritonstack.load.histogram import LatencySummary
 from tritonstack.load.request_encoding import EncodedRequest, SequencePlace, in_sequence, sequence_suffix
 from tritonstack.load.sequence import SequenceBook, SequencePlan, SequenceStep
 from tritonstack.load.sequence_driver import SequenceDriver
@@ -45,6 +46,20 @@ class LoopFigures:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> LoopFigures:
+        """What `to_json` gave."""
+        sequences, streams = body["sequences"], body["streams"]
+        if streams is not None:
+            streams = StreamSummary(
+                **{
+                    **streams,
+                    "first": LatencySummary(**streams["first"]),
+                    "between": LatencySummary(**streams["between"]),
+                }
+            )
+        return cls(body["cancelled"], None if sequences is None else SequenceFigures(**sequences), streams)
 
 
 class LoopSender:

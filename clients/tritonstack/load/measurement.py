@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tritonstack.load.loop_sender import LoopFigures
 from tritonstack.load.series import Second
 from tritonstack.load.tally import Tally
 
@@ -35,7 +36,8 @@ class LostWorker:
 
 @dataclass(frozen=True)
 class WorkerResult:
-    """What one worker hands back at the end of a run. `thread_s` is the CPU time of its sending thread."""
+    """What one worker hands back at the end of a run. `thread_s` is the CPU time of its sending thread, `figures` what
+    only conversations have."""
 
     host: str
     pid: int
@@ -47,6 +49,7 @@ class WorkerResult:
     gc_collections: int
     rss_bytes: int
     versions: tuple[str, ...] = ()
+    figures: LoopFigures | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -60,12 +63,21 @@ class WorkerResult:
             "gc_collections": self.gc_collections,
             "rss_bytes": self.rss_bytes,
             "versions": list(self.versions),
+            "figures": None if self.figures is None else self.figures.to_json(),
         }
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> WorkerResult:
         """What `to_json` gave."""
-        return cls(**{**body, "tally": Tally.from_json(body["tally"]), "versions": tuple(body["versions"])})
+        figures = body["figures"]
+        return cls(
+            **{
+                **body,
+                "tally": Tally.from_json(body["tally"]),
+                "versions": tuple(body["versions"]),
+                "figures": None if figures is None else LoopFigures.from_json(figures),
+            }
+        )
 
     @property
     def window_s(self) -> float:
@@ -92,6 +104,7 @@ class Measurement:
     lost: tuple[LostWorker, ...] = ()
     series: tuple[Second, ...] = ()
     versions: frozenset[str] = field(default_factory=frozenset)
+    conversation: LoopFigures | None = None
 
 
 def merged(
@@ -114,6 +127,8 @@ def merged(
         lost=tuple(lost),
         series=tuple(series),
         versions=frozenset(version for result in results for version in result.versions),
+        # Conversations have one worker.
+        conversation=results[0].figures,
     )
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Literal
 
+from tritonstack.client.request import Parameter
 from tritonstack.errors import UsageError
 from tritonstack.load.arrival import Arrival
+from tritonstack.load.conversation import Conversation
 from tritonstack.load.inputs import InputSource, RandomInputs
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ class LoadPlan:
     `validate` expected: answers are compared where the inputs bring expected ones (`expected` by output name, sample
     by sample, or those of a JSONL file); recorded: with the answer that each request got once before the run; off: not
     at all. What differs by more than `atol + rtol * |expected|` is an error; `nan_equal`: NaN equals NaN.
+
+    `conversation`: sequences, streams and requests that are taken back. `priority`, `queue_timeout_us` (how long a
+    request may wait in the server's queue, where its policy allows that) and `parameters` go into every request.
     """
 
     model: str
@@ -66,6 +71,10 @@ class LoadPlan:
     rtol: float = 0.0
     atol: float = 0.0
     nan_equal: bool = False
+    conversation: Conversation = field(default_factory=Conversation)
+    priority: int = 0
+    queue_timeout_us: int | None = None
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.arrivals:
@@ -86,6 +95,14 @@ class LoadPlan:
             raise UsageError(
                 "a fraction of errors lies between 0 and 1", given=f"{self.max_error_rate:g}", expected="0 to 1"
             )
+        if self.conversation and self.shared_memory != "none":
+            raise UsageError("sequences, streams and cancelled requests carry their tensors", given=self.shared_memory)
+        if self.conversation and (self.workers or 1) > 1:
+            raise UsageError(
+                "sequences, streams and cancelled requests are sent by one worker", given=str(self.workers)
+            )
+        if self.conversation.stream and self.validate == "recorded":
+            raise UsageError("answers of a stream cannot be recorded", expected="expected answers, or none")
         if self.seed < 0:
             raise UsageError("a seed cannot be negative", given=str(self.seed), expected="0 or above")
 

@@ -15,6 +15,7 @@ from tritonstack.load.arrival import Arrival, ClosedLoop
 from tritonstack.load.environment import Environment, Server
 from tritonstack.load.histogram import LatencySummary
 from tritonstack.load.knee import Knee
+from tritonstack.load.loop_sender import LoopFigures
 from tritonstack.load.measurement import LostWorker, WorkerUse
 from tritonstack.load.monitor import ServerUse
 from tritonstack.load.objective import Condition
@@ -156,6 +157,7 @@ class LevelReport:
     notes: tuple[str, ...]
     series: tuple[Second, ...] = ()
     client: ClientSplit | None = None
+    conversation: LoopFigures | None = None
     workers: tuple[WorkerUse, ...] = ()
     lost_workers: tuple[LostWorker, ...] = ()
     findings: Findings = Findings()

@@ -21,7 +21,14 @@ from tritonstack.load.live import Observer, Silent
 from tritonstack.load.plan import LoadPlan
 from tritonstack.load.report import InputDescription, LevelReport, LoadReport, Sending
 from tritonstack.load.request_pool import RequestPool
-from tritonstack.load.sending import encoded_pool, recorded_answers, transport_of, transport_options, workers_of
+from tritonstack.load.sending import (
+    encoded_pool,
+    recorded_answers,
+    transport_of,
+    transport_options,
+    with_scripts,
+    workers_of,
+)
 from tritonstack.load.statistics_delta import models_to_watch
 from tritonstack.load.trace import TraceSchedule
 from tritonstack.load.transport import TransportOptions
@@ -102,6 +109,8 @@ async def run_load_async(
             shared_memory=plan.shared_memory,
             json_body=plan.json_body,
             validate=plan.validate if prepared.validate else "off",
+            streaming=plan.conversation.stream,
+            sequences=prepared.sequences,
         ),
     )
 
@@ -117,15 +126,16 @@ class _Prepared:
     workers: int
     request_bytes: int
     validate: bool
+    sequences: str | None
 
 
 async def _prepare(client: AsyncClient, plan: LoadPlan, endpoint: Endpoint) -> _Prepared:
     metadata = await client.metadata(plan.model, plan.version)
     config = await client.config(plan.model)
-    if config.decoupled:
+    if config.decoupled and not plan.conversation.stream:
         raise InputError(
             f"model {plan.model!r} is decoupled: it may send any number of answers to one request",
-            expected="a model with one answer per request",
+            expected="--stream",
         )
     pool = build_pool(
         plan.inputs,
@@ -136,6 +146,7 @@ async def _prepare(client: AsyncClient, plan: LoadPlan, endpoint: Endpoint) -> _
         size=plan.pool,
         expected=plan.expected or None,
     )
+    plan = with_scripts(plan, pool)
     encoded = encoded_pool(pool, metadata, plan, endpoint)
     try:
         workers = workers_of(plan)
@@ -150,7 +161,17 @@ async def _prepare(client: AsyncClient, plan: LoadPlan, endpoint: Endpoint) -> _
         encoded.close()
         raise
     validate = plan.validate != "off" and encoded.has_expected
-    return _Prepared(pool, encoded, _describe(pool, metadata), transport, workers, encoded.largest, validate)
+    sequences = plan.conversation.sequences
+    return _Prepared(
+        pool,
+        encoded,
+        _describe(pool, metadata),
+        transport,
+        workers,
+        encoded.largest,
+        validate,
+        None if sequences is None else sequences.label,
+    )
 
 
 async def _run_levels(

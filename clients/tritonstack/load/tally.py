@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tritonstack.load.failure import CANCELLED
 from tritonstack.load.histogram import LatencyHistogram
 
 
@@ -183,16 +184,25 @@ class Tally:
         recent, self.recent_s = self.recent_s, []
         return recent
 
+    @property
+    def cancelled(self) -> int:
+        """Measured requests that were taken back on purpose; `measured_errors` holds them too."""
+        return self._kinds[CANCELLED]
+
     def errors(self) -> tuple[ErrorCount, ...]:
-        """Errors by kind, the most frequent first."""
-        return tuple(ErrorCount(kind, count, self._examples[kind]) for kind, count in self._kinds.most_common())
+        """Errors by kind, the most frequent first, without what was taken back."""
+        return tuple(
+            ErrorCount(kind, count, self._examples[kind])
+            for kind, count in self._kinds.most_common()
+            if kind != CANCELLED
+        )
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values, moments included, which mean something on the same clock only."""
         body: dict[str, Any] = {name: getattr(self, name) for name in (*_SUMS, *_MOST)}
         body |= {name: _finite(getattr(self, name)) for name in _MOMENTS}
         body |= {name: getattr(self, name).to_json() for name in _HISTOGRAMS}
-        body["errors"] = [[error.kind, error.count, error.example] for error in self.errors()]
+        body["errors"] = [[kind, count, self._examples[kind]] for kind, count in self._kinds.items()]
         return {**body, "by_schedule": self.by_schedule, "requests": self.requests}
 
     @classmethod

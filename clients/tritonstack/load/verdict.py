@@ -58,10 +58,12 @@ def judge(
             f"a request still running at the end of the window took {human_seconds(tally.drained_longest_s)}, longer "
             "than any that was measured"
         )
-    if tally.measured and tally.measured_errors / tally.measured > plan.max_error_rate:
+    # What was taken back on purpose is neither a success nor a failure.
+    measured, failed = tally.measured - tally.cancelled, tally.measured_errors - tally.cancelled
+    if measured and failed / measured > plan.max_error_rate:
         failures.append(
-            f"{tally.measured_errors} of {_requests(tally.measured)} failed "
-            f"({100 * tally.measured_errors / tally.measured:.3g} %, allowed {100 * plan.max_error_rate:g} %)"
+            f"{failed} of {_requests(measured)} failed "
+            f"({100 * failed / measured:.3g} %, allowed {100 * plan.max_error_rate:g} %)"
         )
     if result.window_s > 0 and result.loop_busy_s > BUSY_SHARE * result.window_s:
         notes.append(

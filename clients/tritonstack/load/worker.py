@@ -23,6 +23,7 @@ from tritonstack.client.codec import Codec
 from tritonstack.errors import TritonstackError
 from tritonstack.load.control import Message, WorkerEnd
 from tritonstack.load.expected import AnswerCheck
+from tritonstack.load.loop_sender import LoopFigures
 from tritonstack.load.measurement import WorkerResult
 from tritonstack.load.request_log import Tick
 from tritonstack.load.request_pool import RequestPool
@@ -106,6 +107,7 @@ class Worker:
             gc_collections=loop.gc_collections,
             rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             versions=tuple(sorted(self._versions)),
+            figures=self._figures(),
         )
         if loop.abandoned and self._transport is not None:
             # Answers of requests that were given up must not be taken for those of the next level.
@@ -113,6 +115,18 @@ class Worker:
             self._transport = self._options = None
         self._control.tell({"say": "result", "result": result.to_json()})
         self._control.flush()
+
+    def _figures(self) -> LoopFigures | None:
+        """What a conversation counted in this run, which is then over: the next one has sequences of its own."""
+        from tritonstack.load.transport.conversation import ConversationTransport
+
+        if not isinstance(self._transport, ConversationTransport):
+            return None
+        # Open sequences are ended first, so that they count as what they are.
+        self._transport.close()
+        figures = self._transport.figures()
+        self._transport = self._options = None
+        return figures
 
     def _tell(self, tick: Tick) -> None:
         self._control.tell(

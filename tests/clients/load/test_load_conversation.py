@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from jsonschema import validate
 from sequence_models import make_sequence_repository
 
 from tritonstack import Client
+from tritonstack.errors import InputError, UsageError
+from tritonstack.load.arrival import ClosedLoop, OpenLoop
 from tritonstack.load.cancellation import CancelPlan
+from tritonstack.load.conversation import Conversation
+from tritonstack.load.inputs import ArrayInputs, JsonlInputs
+from tritonstack.load.plan import LoadPlan
 from tritonstack.load.request_encoding import RequestOptions, build, encode
 from tritonstack.load.request_pool import PoolEntry, RequestPool, grpc_entry
+from tritonstack.load.schema import report_schema
 from tritonstack.load.sequence import SequenceLength, SequencePlan
+from tritonstack.load.session import run_load
 from tritonstack.load.transport import Completion, TransportOptions, open_transport
 from tritonstack_deploy.embedded import EmbeddedServer
 
@@ -107,3 +117,79 @@ def test_requests_are_taken_back_and_the_deadline_holds(server: EmbeddedServer) 
     finally:
         late.close()
     assert completion.error is not None and completion.error[0] == "DeadlineExceeded"
+
+
+# ---- through run_load
+
+
+def loaded(url: str, model: str, conversation: Conversation, **plan: Any) -> Any:
+    plan = {"arrivals": [ClosedLoop(4)], "duration_s": None, "requests": 60, "warmup_s": 0.0} | plan
+    return run_load(LoadPlan(model=model, url=url, conversation=conversation, **plan))
+
+
+def test_a_run_of_sequences(server: EmbeddedServer) -> None:
+    source = ArrayInputs({"x": np.ones((4, 1), np.int32)})
+    sequences = SequencePlan(4, SequenceLength("uniform", 2, 6), seed=3)
+    report = loaded(server.grpc_url, "sums", Conversation(sequences=sequences), inputs=source)
+    (level,) = report.levels
+    assert report.ok, (level.problems, level.failures)
+    assert level.counts.measured >= 60 and level.counts.errors == 0
+    figures = level.conversation.sequences
+    assert figures.broken == 0 and figures.begun >= 10 and figures.completed <= figures.begun
+    validate(json.loads(json.dumps(report.to_json())), report_schema())
+
+
+def test_a_run_of_sequences_that_a_file_names(server: EmbeddedServer, tmp_path: Path) -> None:
+    """Each sequence adds up its own values; the expected totals hold only where the order is kept."""
+    file = tmp_path / "sequences.jsonl"
+    lines = []
+    for name in range(3):
+        total = 0
+        for step in range(4):
+            total += 10 * name + step
+            lines.append({"x": [[10 * name + step]], "sequence": f"s{name}"})
+    file.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    report = loaded(server.http_url, "sums", Conversation(), inputs=JsonlInputs(file), arrivals=[ClosedLoop(2)])
+    (level,) = report.levels
+    assert report.ok, (level.problems, level.failures, level.errors)
+    assert level.conversation.sequences.broken == 0 and level.conversation.sequences.completed >= 14
+
+
+def test_a_run_of_streams_with_an_open_loop(server: EmbeddedServer) -> None:
+    source = ArrayInputs({"x": np.array([2, 1, 0], np.int32)})
+    with pytest.raises(InputError, match="decoupled"):
+        loaded(server.grpc_url, "stream", Conversation(), inputs=source)
+    report = loaded(
+        server.grpc_url, "stream", Conversation(stream=True), inputs=source, arrivals=[OpenLoop(80.0)], requests=80
+    )
+    (level,) = report.levels
+    assert report.ok, (level.problems, level.failures, level.errors)
+    streams = level.conversation.streams
+    assert streams.fewest == streams.most == 2 and streams.requests >= 80
+    assert streams.between.p50_us >= 900
+    validate(json.loads(json.dumps(report.to_json())), report_schema())
+
+
+def test_what_is_taken_back_is_no_error(server: EmbeddedServer) -> None:
+    source = ArrayInputs({"x": np.array([[0.05]], np.float32)})
+    report = loaded(
+        server.grpc_url, "patient", Conversation(cancel=CancelPlan(0.3, 0.01, seed=2)), inputs=source, requests=30
+    )
+    (level,) = report.levels
+    assert report.ok, (level.problems, level.failures)
+    assert level.counts.errors == 0 and level.errors == ()
+    assert 3 <= level.conversation.cancelled <= 20
+    assert level.counts.measured + level.conversation.cancelled >= 30
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"workers": 2}, "one worker"),
+        ({"shared_memory": "system"}, "carry their tensors"),
+        ({"transport": "h2"}, "transport of their own"),
+    ],
+)
+def test_what_does_not_go_with_a_conversation(server: EmbeddedServer, wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        loaded(server.grpc_url, "sums", Conversation(sequences=SequencePlan(2)), **wrong)

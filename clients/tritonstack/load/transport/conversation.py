@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tritonstack.errors import DeadlineExceeded, InternalError
 from tritonstack.load.cancellation import CancelledOnPurpose, CancelPlan
-from tritonstack.load.failure import failure_of
+from tritonstack.load.failure import CANCELLED, failure_of
 from tritonstack.load.loop_sender import LoopFigures, LoopSender
 from tritonstack.load.request_encoding import EncodedRequest, Encoding
 from tritonstack.load.sequence import SequencePlan
@@ -23,8 +23,6 @@ from tritonstack.load.transport import Completion, TransportOptions
 if TYPE_CHECKING:
     from tritonstack.load.request_pool import RequestPool
 
-CANCELLED = "Cancelled"
-"""The kind of what was taken back on purpose; no failure of the server."""
 LATE_S = 1.0
 """A request that outlives its deadline by this much is ended here."""
 
