@@ -262,6 +262,7 @@ def metrics_of(options: argparse.Namespace, plan: LoadPlan) -> MetricsAddress | 
 def plan_of(options: argparse.Namespace) -> LoadPlan:
     """The plan that parsed flags describe; UsageError where they contradict each other."""
     from tritonstack.load.arrival import OpenLoop
+    from tritonstack.load.conversation import conversation_of
     from tritonstack.load.inputs import load_npz
     from tritonstack.load.plan import LoadPlan
 
@@ -300,6 +301,10 @@ def plan_of(options: argparse.Namespace) -> LoadPlan:
         rtol=options.rtol,
         atol=options.atol,
         nan_equal=options.nan_equal,
+        conversation=conversation_of(options),
+        priority=options.priority or 0,
+        queue_timeout_us=options.queue_timeout,
+        parameters=dict(options.parameter or ()),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from typing import Any
 
 from tritonstack.errors import UsageError
 from tritonstack.load.cancellation import CancelPlan
-from tritonstack.load.sequence import SequencePlan
+from tritonstack.load.sequence import SequenceLength, SequencePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +43,20 @@ def parse_cancel(text: str, seed: int) -> CancelPlan:
         raise UsageError(
             "--cancel takes a share of the requests and a delay", given=repr(text), expected="such as 0.1@0.05"
         ) from None
+
+
+def conversation_of(options: argparse.Namespace) -> Conversation:
+    """What the flags of `tritonstack load` describe; UsageError where they contradict each other."""
+    for flag, given in (("--sequence-length", options.sequence_length), ("--text-ids", options.text_ids)):
+        if given and options.sequences is None:
+            raise UsageError(f"{flag} belongs to sequences", expected="--sequences beside it")
+    sequences = None
+    if options.sequences is not None:
+        sequences = SequencePlan(
+            options.sequences,
+            SequenceLength.parse(options.sequence_length or "20"),
+            options.seed,
+            text_ids=options.text_ids,
+        )
+    cancel = None if options.cancel is None else parse_cancel(options.cancel, options.seed)
+    return Conversation(options.stream, sequences, cancel)

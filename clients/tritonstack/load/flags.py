@@ -126,6 +126,19 @@ def _add_requests(group: _Group) -> None:
     more("--rtol", type=number(0, may_equal=True), metavar="R", default=0.0, help="allowed: atol + rtol * |expected|")
     more("--atol", type=number(0, may_equal=True), metavar="A", default=0.0, help="(default of both: 0)")
     more("--nan-equal", action="store_true", help="NaN is right where NaN is expected")
+    more("--priority", type=whole_number(1), metavar="N", help="of every request, for models with priority levels")
+    more(
+        "--queue-timeout",
+        type=whole_number(1),
+        metavar="US",
+        help="most microseconds in the queue, if its policy allows",
+    )
+    more("--parameter", action="append", type=_parameter, metavar="NAME=VALUE", help="of every request; repeatable")
+    more("--stream", action="store_true", help="over gRPC streams, with any number of answers to a request")
+    more("--sequences", type=whole_number(1), metavar="N", help="of a stateful model, so many at a time")
+    more("--sequence-length", metavar="L", help="requests of each: 20 (default), 5-40, or ~20 on average")
+    more("--text-ids", action="store_true", help="correlation ids are texts")
+    more("--cancel", metavar="F@S", help="take a share F of the requests back S seconds after they were sent")
     add("--seed", type=whole_number(0), metavar="N", default=0, help="of values and Poisson gaps (default: 0)")
 
 
@@ -241,6 +254,21 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
     if found is None or not (math.isfinite(found[0]) and math.isfinite(found[1]) and found[0] <= found[1]):
         raise argparse.ArgumentTypeError(f"given {text!r}; expected NAME=LOW:HIGH, such as ids=0:30521")
     return name, found
+
+
+def _parameter(text: str) -> tuple[str, bool | int | float | str]:
+    """A request parameter; true, false and numbers are what they look like, all else is text."""
+    name, mark, value = text.partition("=")
+    if not name or not mark:
+        raise argparse.ArgumentTypeError(f"given {text!r}; expected NAME=VALUE")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
 
 
 def _input_file(text: str) -> tuple[str, Path]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -193,3 +195,48 @@ def test_what_is_taken_back_is_no_error(server: EmbeddedServer) -> None:
 def test_what_does_not_go_with_a_conversation(server: EmbeddedServer, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         loaded(server.grpc_url, "sums", Conversation(sequences=SequencePlan(2)), **wrong)
+
+
+# ---- by flags
+
+
+def command(server: EmbeddedServer, *arguments: str, model: str = "sums") -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "tritonstack", "load", model, "--url", server.grpc_url, "--warmup", "0", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+
+
+def test_flags_of_a_conversation(server: EmbeddedServer, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((3, 1), np.int32))
+    done = command(
+        server, "--concurrency", "3", "--requests", "40", "--input", f"x=@{tmp_path / 'x.npy'}", "--sequences", "3",
+        "--sequence-length", "2-5", "--parameter", "tenant=blue", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["sending"]["sequences"] == "3 sequences of 2-5 requests"
+    assert report["levels"][0]["conversation"]["sequences"]["broken"] == 0
+    np.save(tmp_path / "s.npy", np.array([2, 1, 0], np.int32))
+    done = command(
+        server, "--rate", "50", "--requests", "20", "--input", f"x=@{tmp_path / 's.npy'}", "--stream", "--json",
+        model="stream",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["levels"][0]["conversation"]["streams"]["most"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sequence-length", "3"], "--sequences beside it"),
+        (["--sequences", "2", "--sequence-length", "5-2"], "20, 5-40 or ~20"),
+        (["--cancel", "half"], "0.1@0.05"),
+        (["--cancel", "2@1"], "above 0, up to 1"),
+        (["--parameter", "novalue"], "NAME=VALUE"),
+        (["--sequences", "2", "--workers", "3"], "one worker"),
+        (["--stream", "--url", "http://127.0.0.1:1"], "gRPC only"),
+    ],
+)
+def test_wrong_flags(server: EmbeddedServer, arguments: list[str], words: str) -> None:
+    done = command(server, "--concurrency", "1", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr and "Traceback" not in done.stderr
