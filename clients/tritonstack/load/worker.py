@@ -120,7 +120,7 @@ class Worker:
         """What a conversation counted in this run, which is then over: the next one has sequences of its own."""
         from tritonstack.load.transport.conversation import ConversationTransport
 
-        if not isinstance(self._transport, ConversationTransport):
+        if not isinstance(self._transport, ConversationTransport) or not self._transport.has_plan:
             return None
         # Open sequences are ended first, so that they count as what they are.
         self._transport.close()

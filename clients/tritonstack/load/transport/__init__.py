@@ -123,7 +123,7 @@ def open_transport(options: TransportOptions, pool: RequestPool) -> Transport:
         from tritonstack.load.transport.http2 import Http2Transport
 
         return Http2Transport(options, pool)
-    if options.kind == "conversation":
+    if options.kind == "conversation" or (options.kind == "http" and options.endpoint.secure):
         from tritonstack.load.transport.conversation import ConversationTransport
 
         return ConversationTransport(options, pool)

@@ -11,8 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tritonstack.errors import DeadlineExceeded, InternalError
+from tritonstack.errors import DeadlineExceeded
 from tritonstack.load.cancellation import CancelledOnPurpose, CancelPlan
+from tritonstack.load.conversation import Conversation
 from tritonstack.load.failure import CANCELLED, failure_of
 from tritonstack.load.loop_sender import LoopFigures, LoopSender
 from tritonstack.load.request_encoding import EncodedRequest, Encoding
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from tritonstack.load.request_pool import RequestPool
 
 LATE_S = 1.0
-"""A request that outlives its deadline by this much is ended here."""
+"""A step of a conversation that outlives its deadline by this much is ended here; it may have waited for its turn."""
+LONGEST_S = 86_400.0
 
 
 class ConversationTransport:
@@ -32,8 +34,10 @@ class ConversationTransport:
 
     def __init__(self, options: TransportOptions, pool: RequestPool) -> None:
         plan = options.conversation
-        if plan is None:
-            raise InternalError("a conversation has a plan")
+        # Without one it is only another way to send: HTTP with TLS.
+        self.has_plan = plan is not None
+        self._late_s = LATE_S if self.has_plan else 0.0
+        plan = plan or Conversation().to_json(timeout_s=LONGEST_S)
         self._loop = asyncio.new_event_loop()
         self._done: list[Completion] = []
         self._arrived = asyncio.Event()
@@ -95,7 +99,7 @@ class ConversationTransport:
         body: bytes = b""
         head_length: str | None = None
         try:
-            async with asyncio.timeout(deadline_s + LATE_S):
+            async with asyncio.timeout(deadline_s + self._late_s):
                 answer = await self._sender.send(entry)
         except CancelledOnPurpose as taken_back:
             error = CANCELLED, taken_back.summary

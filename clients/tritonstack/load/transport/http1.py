@@ -368,12 +368,12 @@ class Http1Transport:
         if exchange is None:
             return
         now_s = time.monotonic()
-        if isinstance(error, EOFError) and not fresh and not answered and now_s < exchange.deadline_s:
+        idle_before = isinstance(error, EOFError) and not fresh and not answered
+        if idle_before and not exchange.again and now_s < exchange.deadline_s:
             # The server may close an idle connection just when a request goes into it: it goes once more.
-            if not exchange.again:
-                exchange.again = True
-                self._waiting.appendleft(exchange)
-                return
+            exchange.again = True
+            self._waiting.appendleft(exchange)
+            return
         self._fail(exchange, connection_broke(self._endpoint, _CALL, error), now_s)
 
     def _malformed(self, connection: _Connection, error: ServerError) -> None:
