@@ -37,6 +37,9 @@ def transport_of(plan: LoadPlan, endpoint: Endpoint) -> TransportKind:
         return "conversation"
     if plan.json_body and endpoint.protocol != "http":
         raise UsageError("a JSON body is of HTTP", given=str(endpoint), expected="--json-body with an HTTP address")
+    if plan.shared_memory != "none":
+        # Silently sending tensors over the wire instead would be measured as if it were shared memory.
+        raise UsageError("load tests through shared memory are not built in", given=plan.shared_memory, expected="none")
     if plan.transport == "auto":
         return "http" if endpoint.protocol == "http" else "grpcio" if endpoint.secure else "h2"
     if (plan.transport == "http") != (endpoint.protocol == "http"):

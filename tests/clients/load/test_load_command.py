@@ -49,8 +49,8 @@ def test_table_has_a_row_per_level(load_server: EmbeddedServer) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "plus_one version 1 on triton" in done.stdout
-    assert done.stdout.count("\nconcurrency 1 ") == 2, "latencies and the server's own times"
-    assert done.stdout.count("\nconcurrency 2 ") == 2
+    assert done.stdout.count("\nconcurrency 1 ") >= 2, "latencies, the server's own times and, where seen, its use"
+    assert done.stdout.count("\nconcurrency 2 ") >= 2
     assert "\r" not in done.stderr, "no redrawn line where there is no terminal"
 
 
