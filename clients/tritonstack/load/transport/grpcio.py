@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -50,6 +51,7 @@ class GrpcioTransport:
         self._queued: list[tuple[int, int, float]] = []
         self._ended: deque[tuple[int, float, float, Any]] = deque()
         self._calls: set[Any] = set()
+        self._closing = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._readiness = Readiness()
         self._readiness.register(self._wake, select.EPOLLIN)
@@ -76,8 +78,10 @@ class GrpcioTransport:
         for channel in self._channels:
             channel.close()
         self._readiness.close()
-        wake, self._wake = self._wake, -1
-        os.close(wake)
+        with self._closing:
+            # A callback that is still on its way must not write into whatever gets this number next.
+            wake, self._wake = self._wake, -1
+            os.close(wake)
 
     def _start(self, token: int, entry: int, deadline_s: float) -> None:
         self._turn = (self._turn + 1) % len(self._channels)
@@ -96,8 +100,9 @@ class GrpcioTransport:
     def _take(self, token: int, sent_s: float, call: Any) -> None:
         """In a thread of grpcio's."""
         self._ended.append((token, sent_s, time.monotonic(), call))
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
+        with self._closing:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def _completion(self, token: int, sent_s: float, done_s: float, call: Any) -> Completion:
         self._calls.discard(call)

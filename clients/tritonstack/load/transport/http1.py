@@ -368,7 +368,9 @@ class Http1Transport:
         if exchange is None:
             return
         now_s = time.monotonic()
-        idle_before = isinstance(error, EOFError) and not fresh and not answered
+        # A request that meets a closed socket is answered by a reset, or by a broken pipe where that was seen before.
+        hung_up = isinstance(error, EOFError | ConnectionResetError | BrokenPipeError)
+        idle_before = hung_up and not fresh and not answered
         if idle_before and not exchange.again and now_s < exchange.deadline_s:
             # The server may close an idle connection just when a request goes into it: it goes once more.
             exchange.again = True
