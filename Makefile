@@ -37,6 +37,18 @@ test-data: setup ## what some tests need besides .venv: photographs, and a brows
 backend: ## compile the image preprocessing backend (CUDA=AUTO|ON|OFF, SANITIZE=address,undefined|thread)
 	@CUDA=$(CUDA) SANITIZE=$(SANITIZE) .ci/backend.sh
 
+.PHONY: chart-tools
+chart-tools: ## helm, kubectl, promtool and the schemas that the chart is tested with
+	@.ci/kubernetes_tools.sh
+
+.PHONY: generate-chart
+generate-chart: ## write what comes of the chart's values.yaml: schema, README, dashboards
+	@$(PY) -m tritonstack_deploy.chart generate helm/tritonstack
+
+.PHONY: verify-chart
+verify-chart: ## fail where one of these is not what values.yaml says
+	@$(PY) -m tritonstack_deploy.chart verify helm/tritonstack
+
 .PHONY: wheel
 wheel: setup backend ## the wheel, with the compiled backend inside, into dist
 	@$(PY) .ci/wheel.py
@@ -69,4 +81,4 @@ clean: ## remove .venv, caches and demo output (not model_repository)
 
 .PHONY: help
 help:
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
