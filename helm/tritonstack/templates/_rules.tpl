@@ -47,7 +47,7 @@
 - name: {{ .Release.Namespace }}.{{ .Release.Name }}.alerts
   rules:
     - alert: TritonScrapeMissing
-      expr: {{ printf "absent(up{%s}) or sum(up{%s}) == 0" $targets $targets | quote }}
+      expr: {{ printf "(sum(up{%s}) or vector(0)) == 0" $targets | quote }}
       for: 5m
       labels: {severity: critical, namespace: {{ .Release.Namespace }}, release: {{ .Release.Name }}}
       annotations:
