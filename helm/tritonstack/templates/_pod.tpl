@@ -297,7 +297,7 @@ resourceClaims:
 metadata:
   labels:
     {{- include "tritonstack.labels" $root | nindent 4 }}
-    {{- include "tritonstack.textMap" $root.Values.podLabels | indent 4 }}
+    {{- with $root.Values.podLabels }}{{ include "tritonstack.textMap" . | indent 4 }}{{ end }}
   annotations:
     # Another state of the repository is another generation of pods.
     tritonstack/model-repository: {{ omit $root.Values.modelRepository "sync" "copySize" | toJson | sha256sum | trunc 32 | quote }}
@@ -311,7 +311,7 @@ metadata:
     tritonstack/built-for-driver: {{ .driver | quote }}
     {{- end }}
     {{- end }}
-    {{- include "tritonstack.textMap" $root.Values.podAnnotations | indent 4 }}
+    {{- with $root.Values.podAnnotations }}{{ include "tritonstack.textMap" . | indent 4 }}{{ end }}
 spec:
   {{- include "tritonstack.placement" $root | nindent 2 }}
   terminationGracePeriodSeconds: {{ include "tritonstack.grace" $root }}
