@@ -15,9 +15,10 @@ from tritonstack.load.expected import Tolerance, expected_answer, recorded
 from tritonstack.load.fleet import default_workers
 from tritonstack.load.input_pool import InputPool
 from tritonstack.load.plan import LoadPlan
-from tritonstack.load.request_encoding import Encoding, RequestOptions, build, encode
+from tritonstack.load.request_encoding import Encoding, RequestOptions, build, encode, in_shared_memory
 from tritonstack.load.request_pool import PoolEntry, RequestPool, grpc_entry
 from tritonstack.load.sequence import SequencePlan, scripts_of
+from tritonstack.load.shared_inputs import SharedInputs
 from tritonstack.load.transport import Completion, TransportKind, TransportOptions, open_transport
 
 MOST_CONNECTIONS = 4096
@@ -37,9 +38,15 @@ def transport_of(plan: LoadPlan, endpoint: Endpoint) -> TransportKind:
         return "conversation"
     if plan.json_body and endpoint.protocol != "http":
         raise UsageError("a JSON body is of HTTP", given=str(endpoint), expected="--json-body with an HTTP address")
-    if plan.shared_memory != "none":
+    if plan.shared_memory == "cuda":
         # Silently sending tensors over the wire instead would be measured as if it were shared memory.
-        raise UsageError("load tests through shared memory are not built in", given=plan.shared_memory, expected="none")
+        raise UsageError(
+            "load tests through CUDA shared memory are not built in",
+            given=plan.shared_memory,
+            expected="system or none",
+        )
+    if plan.shared_memory == "system" and plan.json_body:
+        raise UsageError("a JSON body carries its tensors", given="shared memory")
     if plan.transport == "auto":
         return "http" if endpoint.protocol == "http" else "grpcio" if endpoint.secure else "h2"
     if (plan.transport == "http") != (endpoint.protocol == "http"):
@@ -89,13 +96,20 @@ def transport_options(plan: LoadPlan, endpoint: Endpoint, *, workers: int, bound
 
 
 def encoded_pool(
-    pool: InputPool, metadata: ModelMetadata, plan: LoadPlan, endpoint: Endpoint, answers: Sequence[bytes | None] = ()
+    pool: InputPool,
+    metadata: ModelMetadata,
+    plan: LoadPlan,
+    endpoint: Endpoint,
+    *,
+    answers: Sequence[bytes | None] = (),
+    shared: SharedInputs | None = None,
 ) -> RequestPool:
     """The pool as bytes. `answers` are the expected ones, by entry; empty: those that the inputs bring with them.
+    `shared`: where the inputs lie that the server reads from shared memory.
 
     Raises TensorError naming the input or output that does not fit the model.
     """
-    return RequestPool.of(_entries(pool, metadata, plan, endpoint, answers))
+    return RequestPool.of(_entries(pool, metadata, plan, endpoint, answers, shared))
 
 
 def tolerance_of(plan: LoadPlan) -> Tolerance:
@@ -103,7 +117,12 @@ def tolerance_of(plan: LoadPlan) -> Tolerance:
 
 
 def _entries(
-    pool: InputPool, metadata: ModelMetadata, plan: LoadPlan, endpoint: Endpoint, answers: Sequence[bytes | None]
+    pool: InputPool,
+    metadata: ModelMetadata,
+    plan: LoadPlan,
+    endpoint: Endpoint,
+    answers: Sequence[bytes | None],
+    shared: SharedInputs | None,
 ) -> Iterator[PoolEntry]:
     encoding: Encoding = "grpc" if endpoint.protocol == "grpc" else "json" if plan.json_body else "http"
     tolerance = tolerance_of(plan)
@@ -117,6 +136,8 @@ def _entries(
             parameters={**plan.parameters, **extras.parameters},
         )
         request = build(metadata, pool.requests[index], options, cast=pool.cast)
+        if shared is not None:
+            request = in_shared_memory(request, inputs=shared.of(index))
         encoded = encode(request, encoding, prefix=endpoint.prefix)
         expected: bytes | None = None
         if answers:

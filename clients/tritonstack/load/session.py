@@ -29,6 +29,7 @@ from tritonstack.load.sending import (
     with_scripts,
     workers_of,
 )
+from tritonstack.load.shared_inputs import PREFIX, SharedInputs
 from tritonstack.load.statistics_delta import models_to_watch
 from tritonstack.load.trace import TraceSchedule
 from tritonstack.load.transport import TransportOptions
@@ -71,9 +72,9 @@ async def run_load_async(
     stopper = Stopper(observer)
     # No retries: a repeated request would hide a failure in a long latency.
     async with AsyncClient(plan.url, protocol=plan.protocol, timeout_s=CONTROL_TIMEOUT_S, retries=0) as client:
-        with stopper.on_signals() if stop_on_signal else contextlib.nullcontext():
+        with contextlib.ExitStack() as held, stopper.on_signals() if stop_on_signal else contextlib.nullcontext():
             server = await client.server_metadata()
-            prepared = await _prepare(client, plan, endpoint)
+            prepared = await _prepare(client, plan, endpoint, held)
             with contextlib.closing(prepared.encoded):
                 observer.note(
                     f"{plan.model} on {server.name} {server.version} at {endpoint}: {len(prepared.encoded)} distinct "
@@ -129,7 +130,8 @@ class _Prepared:
     sequences: str | None
 
 
-async def _prepare(client: AsyncClient, plan: LoadPlan, endpoint: Endpoint) -> _Prepared:
+async def _prepare(client: AsyncClient, plan: LoadPlan, endpoint: Endpoint, held: contextlib.ExitStack) -> _Prepared:
+    """`held` closes at the end of the run what the requests need until then."""
     metadata = await client.metadata(plan.model, plan.version)
     config = await client.config(plan.model)
     if config.decoupled and not plan.conversation.stream:
@@ -147,7 +149,13 @@ async def _prepare(client: AsyncClient, plan: LoadPlan, endpoint: Endpoint) -> _
         expected=plan.expected or None,
     )
     plan = with_scripts(plan, pool)
-    encoded = encoded_pool(pool, metadata, plan, endpoint)
+    shared = None
+    if plan.shared_memory == "system":
+        shared = held.enter_context(contextlib.closing(SharedInputs(pool, metadata)))
+        # What a killed run left behind must not fill /dev/shm, nor stay known to the server.
+        await client.clean_shared_memory(PREFIX)
+        await client.register(shared.region)
+    encoded = encoded_pool(pool, metadata, plan, endpoint, shared=shared)
     try:
         workers = workers_of(plan)
         bound = bound_of(plan, encoded.largest)
@@ -155,7 +163,7 @@ async def _prepare(client: AsyncClient, plan: LoadPlan, endpoint: Endpoint) -> _
         if plan.validate == "recorded":
             answers = await asyncio.to_thread(recorded_answers, encoded, transport, plan)
             with contextlib.closing(encoded):
-                again = encoded_pool(pool, metadata, plan, endpoint, answers)
+                again = encoded_pool(pool, metadata, plan, endpoint, answers=answers, shared=shared)
             encoded = again
     except BaseException:
         encoded.close()

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 1.0
 """Between attempts to connect where nothing listens."""
+IDLE_S = 1.0
+"""A connection that rested for less cannot have been closed for being idle."""
 JOINED_BYTES = 64 * 1024
 """Requests up to this size are sent in one piece."""
 HEADS_KEPT = 256
@@ -62,7 +64,7 @@ class _Exchange:
 class _Connection:
     """A socket, the request in it and the bytes that are still to be sent."""
 
-    __slots__ = ("connected", "exchange", "fd", "parser", "socket", "unsent", "used", "wants_write")
+    __slots__ = ("connected", "exchange", "fd", "parser", "rested_at_s", "socket", "unsent", "wants_write")
 
     def __init__(self, where: tuple[int, tuple[object, ...]]) -> None:
         family, address = where
@@ -75,7 +77,8 @@ class _Connection:
             raise OSError(code, os.strerror(code))
         self.fd = self.socket.fileno()
         self.connected = False
-        self.used = False
+        self.rested_at_s = _FAR_S
+        """Since when it was idle before its present request; it never was where it is new."""
         self.exchange: _Exchange | None = None
         self.parser: ReplyParser | None = None
         self.unsent: list[memoryview] = []
@@ -108,8 +111,9 @@ class Http1Transport:
         exchange = _Exchange(token, entry, time.monotonic() + deadline_s)
         if exchange.deadline_s < self._next_deadline_s:
             self._next_deadline_s = exchange.deadline_s
-        if self._idle:
-            self._begin(self._idle.pop(), exchange)
+        connection = self._rested()
+        if connection is not None:
+            self._begin(connection, exchange)
         else:
             self._waiting.append(exchange)
 
@@ -142,8 +146,9 @@ class Http1Transport:
         """Give waiting requests to idle connections, and open more while there may be."""
         now_s = time.monotonic()
         while self._waiting:
-            if self._idle:
-                self._begin(self._idle.pop(), self._waiting.popleft())
+            connection = self._rested()
+            if connection is not None:
+                self._begin(connection, self._waiting.popleft())
             elif len(self._connections) >= self._most:
                 return
             elif now_s < self._retry_at_s:
@@ -156,6 +161,20 @@ class Http1Transport:
                 return
             else:
                 self._waiting.popleft()
+
+    def _rested(self) -> _Connection | None:
+        """An idle connection that the server has not closed."""
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                connection.socket.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                return connection
+            except OSError:
+                pass
+            # Closed, or it says something that nobody has asked for.
+            self._forget(connection)
+        return None
 
     def _open(self, exchange: _Exchange, now_s: float) -> bool:
         """Begin a connection for a request; False where no address takes one."""
@@ -345,7 +364,7 @@ class Http1Transport:
     def _rest(self, connection: _Connection) -> None:
         connection.exchange = None
         connection.parser = None
-        connection.used = True
+        connection.rested_at_s = time.monotonic()
         if connection.unsent:
             # Answered before the whole request was sent: what is left would be taken for the next one.
             self._forget(connection)
@@ -355,7 +374,7 @@ class Http1Transport:
     # ---- failures
 
     def _broke(self, connection: _Connection, error: Exception) -> None:
-        exchange, fresh = connection.exchange, not connection.used
+        exchange = connection.exchange
         if isinstance(error, EOFError) and connection.parser is not None and connection.parser.status:
             try:
                 if connection.parser.received(0):
@@ -370,9 +389,10 @@ class Http1Transport:
         now_s = time.monotonic()
         # A request that meets a closed socket is answered by a reset, or by a broken pipe where that was seen before.
         hung_up = isinstance(error, EOFError | ConnectionResetError | BrokenPipeError)
-        idle_before = hung_up and not fresh and not answered
-        if idle_before and not exchange.again and now_s < exchange.deadline_s:
-            # The server may close an idle connection just when a request goes into it: it goes once more.
+        idle_before = exchange.sent_s - connection.rested_at_s > IDLE_S
+        if hung_up and idle_before and not answered and not exchange.again and now_s < exchange.deadline_s:
+            # A server may close a connection that it thinks idle just when a request goes into it: it goes once more.
+            # One that hung up on a busy connection may have run the request, and that is a failure to be counted.
             exchange.again = True
             self._waiting.appendleft(exchange)
             return
