@@ -9,7 +9,7 @@ demo: setup backend ## export, serve, classify and load-test EfficientNet-Lite0 
 	@$(PY) examples/demo.py
 
 .PHONY: test
-test: setup lint test-data backend ## lint, types and all tests that need no GPU
+test: setup lint test-data backend chart-tools ## lint, types and all tests that need no GPU
 	@$(PY) -m pytest
 
 ##@ Development
@@ -23,6 +23,7 @@ lint: setup ## ruff, mypy strict, import layers
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports --no-cache > /dev/null || .venv/bin/lint-imports --no-cache
+	@$(PY) -m tritonstack_deploy.chart verify helm/tritonstack
 
 .PHONY: format
 format: setup ## rewrite the Python files in the project's style

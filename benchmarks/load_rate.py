@@ -165,7 +165,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         write_models(Path(folder) / "models")
-        with EmbeddedServer(Path(folder) / "models", backends={"null": library}) as server:
+        with EmbeddedServer(Path(folder) / "models", backends={"null": library}, allow=["shared-memory"]) as server:
             analyzer = PerfAnalyzer(server.grpc_url)
             for cell in cells(options.quick):
                 results[cell.name] = compare(server, analyzer, cell, options.rounds, options.seconds)
