@@ -13,6 +13,7 @@ from tritonstack.errors import UsageError
 from tritonstack.load.flags import flag_of, given_flags, parser
 
 if TYPE_CHECKING:
+    from tritonstack.client.endpoint import TlsOptions
     from tritonstack.load.arrival import Arrival
     from tritonstack.load.inputs import InputSource
     from tritonstack.load.objective import Condition
@@ -301,11 +302,23 @@ def plan_of(options: argparse.Namespace) -> LoadPlan:
         rtol=options.rtol,
         atol=options.atol,
         nan_equal=options.nan_equal,
+        tls=_tls(options),
+        headers=dict(options.header or ()),
         conversation=conversation_of(options),
         priority=options.priority or 0,
         queue_timeout_us=options.queue_timeout,
         parameters=dict(options.parameter or ()),
     )
+
+
+def _tls(options: argparse.Namespace) -> TlsOptions | None:
+    from tritonstack.client.endpoint import TlsOptions
+
+    if (options.certificate_file is None) != (options.key_file is None):
+        raise UsageError("a certificate and its key belong together", expected="--certificate-file and --key-file")
+    if options.ca_file is None and options.certificate_file is None:
+        return None
+    return TlsOptions(options.ca_file, options.certificate_file, options.key_file)
 
 
 def _arrivals(options: argparse.Namespace) -> tuple[Arrival, ...]:

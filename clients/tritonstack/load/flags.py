@@ -147,6 +147,10 @@ def _add_server(group: _Group) -> None:
     add("--url", default="127.0.0.1", help="host:port, grpc://… or http://… (default: 127.0.0.1)")
     add("--protocol", choices=("grpc", "http"), metavar="P", help="grpc (default) or http where the URL is silent")
     add("--version", default="", metavar="V", help="model version (default: the server's choice)")
+    more("--header", action="append", type=_header, metavar="NAME=VALUE", help="with every request; repeatable")
+    more("--ca-file", type=some_path, metavar="PEM", help="certificates to trust, of an https:// or grpcs:// address")
+    more("--certificate-file", type=some_path, metavar="PEM", help="the client's own certificate, for mutual TLS")
+    more("--key-file", type=some_path, metavar="PEM", help="and its key")
     add("--timeout", type=number(0), metavar="S", default=30.0, help="of each request (default: 30)")
     add("--workers", type=whole_number(1, MAX_WORKERS), metavar="N", help="processes that send (default: as needed)")
     more("--connections", type=whole_number(1, MAX_CONCURRENCY), metavar="N", help="of a worker (default: 1, of HTTP "
@@ -268,6 +272,13 @@ def _parameter(text: str) -> tuple[str, bool | int | float | str]:
             return name, kind(value)
         except ValueError:
             continue
+    return name, value
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, mark, value = text.partition("=")
+    if not name or not mark:
+        raise argparse.ArgumentTypeError(f"given {text!r}; expected NAME=VALUE")
     return name, value
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Literal
 
+from tritonstack.client.endpoint import TlsOptions
 from tritonstack.client.request import Parameter
 from tritonstack.errors import UsageError
 from tritonstack.load.arrival import Arrival
@@ -40,6 +41,7 @@ class LoadPlan:
     by sample, or those of a JSONL file); recorded: with the answer that each request got once before the run; off: not
     at all. What differs by more than `atol + rtol * |expected|` is an error; `nan_equal`: NaN equals NaN.
 
+    `tls`: certificates of an https:// or grpcs:// address; `headers` go with every request (gRPC: metadata).
     `conversation`: sequences, streams and requests that are taken back. `priority`, `queue_timeout_us` (how long a
     request may wait in the server's queue, where its policy allows that) and `parameters` go into every request.
     """
@@ -71,6 +73,8 @@ class LoadPlan:
     rtol: float = 0.0
     atol: float = 0.0
     nan_equal: bool = False
+    tls: TlsOptions | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
     conversation: Conversation = field(default_factory=Conversation)
     priority: int = 0
     queue_timeout_us: int | None = None

@@ -92,7 +92,14 @@ def transport_options(plan: LoadPlan, endpoint: Endpoint, *, workers: int, bound
             places = max(a.concurrency if isinstance(a, ClosedLoop) else bound for a in plan.arrivals)
             connections = min(-(-places // workers), MOST_CONNECTIONS)
     conversation = plan.conversation.to_json(timeout_s=plan.timeout_s) if plan.conversation else None
-    return TransportOptions(kind=kind, url=str(endpoint), connections=connections, conversation=conversation)
+    return TransportOptions(
+        kind=kind,
+        url=str(endpoint),
+        connections=connections,
+        tls=plan.tls,
+        headers=plan.headers,
+        conversation=conversation,
+    )
 
 
 def encoded_pool(

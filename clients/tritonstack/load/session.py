@@ -71,7 +71,9 @@ async def run_load_async(
     transport_of(plan, endpoint)
     stopper = Stopper(observer)
     # No retries: a repeated request would hide a failure in a long latency.
-    async with AsyncClient(plan.url, protocol=plan.protocol, timeout_s=CONTROL_TIMEOUT_S, retries=0) as client:
+    async with AsyncClient(
+        plan.url, protocol=plan.protocol, timeout_s=CONTROL_TIMEOUT_S, retries=0, tls=plan.tls, headers=plan.headers
+    ) as client:
         with contextlib.ExitStack() as held, stopper.on_signals() if stop_on_signal else contextlib.nullcontext():
             server = await client.server_metadata()
             prepared = await _prepare(client, plan, endpoint, held)

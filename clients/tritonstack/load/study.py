@@ -257,7 +257,9 @@ def _models(plan: LoadPlan) -> tuple[str, ...]:
     async def ask() -> tuple[str, ...]:
         from tritonstack import AsyncClient
 
-        async with AsyncClient(plan.url, protocol=plan.protocol, timeout_s=CONTROL_TIMEOUT_S, retries=0) as client:
+        async with AsyncClient(
+            plan.url, protocol=plan.protocol, timeout_s=CONTROL_TIMEOUT_S, retries=0, tls=plan.tls, headers=plan.headers
+        ) as client:
             return await models_to_watch(client, plan.model)
 
     # What is wrong with the server or the plan is said by the run itself.
