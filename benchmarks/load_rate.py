@@ -101,27 +101,32 @@ class PerfAnalyzer:
         return self._call(cell, ["--request-count", str(count)])
 
     def _call(self, cell: Cell, arguments: list[str]) -> tuple[_Output, float]:
-        line = [
-            "prlimit", f"--as={MEMORY_LIMIT}", *self.command, "-m", cell.model, "-i", "grpc", "-u", self.url, "-v",
-            "--concurrency-range", str(cell.concurrency), "--percentile", "99", *arguments,
-        ]  # fmt: skip
+        line = ["--concurrency-range", str(cell.concurrency), "--percentile", "99", *arguments]
         if cell.shared_memory:
             line += ["--shared-memory", "system", "--output-shared-memory-size", "4096"]
-        seen = self._seen(cell)
+        return self.measure(cell.model, line)
+
+    def measure(self, model: str, arguments: list[str]) -> tuple[_Output, float]:
+        """What it printed of one call, and its CPU seconds."""
+        line = [
+            "prlimit", f"--as={MEMORY_LIMIT}", *self.command, "-m", model, "-i", "grpc", "-u", self.url, "-v",
+            *arguments,
+        ]  # fmt: skip
+        seen = self._seen(model)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(line, capture_output=True, text=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         if done.returncode not in (0, 2):
             raise SystemExit(f"{' '.join(line)} failed: {(done.stdout + done.stderr)[-800:]}")
-        return _Output(done.stdout, self._seen(cell) - seen), cpu_s
+        return _Output(done.stdout, self._seen(model) - seen), cpu_s
 
-    def _seen(self, cell: Cell) -> int:
+    def _seen(self, model: str) -> int:
         """Requests that the server has answered."""
         from tritonstack import Client
 
         with Client(self.grpc_url) as client:
-            return client.statistics(cell.model)[0].inference_count
+            return client.statistics(model)[0].inference_count
 
 
 class _Output:

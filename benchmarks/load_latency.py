@@ -1,0 +1,93 @@
+"""Latencies beside perf_analyzer's: the same server, the same constant rate, half of what saturates it.
+
+The null backend sleeps `--delay-us` for each execution and has two instances, so the saturation rate is 2 / delay and
+half of it is 1 / delay. perf_analyzer runs with -a (its default for rates waits for answers) and counts from the moment
+it sent; ours counts from the moment a request was due, and tells the time from the send (service) beside it, which is
+what is compared.
+
+    python benchmarks/load_latency.py [--rounds N] [--seconds S] [--delay-us D]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from load_rate import PerfAnalyzer
+from measurement import COMMAND, ROOT, save
+
+sys.path.insert(0, str(ROOT / "tests" / "support" / "null_backend"))
+from null_backend import build, write_models
+
+
+def ours(url: str, rate: float, seconds: float) -> dict[str, float]:
+    """Service and due latencies of one run, in µs."""
+    line = [
+        str(COMMAND), "load", "nullsmall", "--url", url, "--rate", f"{rate:g}", "--arrival", "constant", "--duration",
+        f"{seconds:g}", "--warmup", "1", "--json", "--quiet", "--metrics-url", "none",
+    ]  # fmt: skip
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(line)} failed: {done.stderr[-800:]}")
+    level = json.loads(done.stdout)["levels"][0]
+    return {
+        "p50_us": level["service"]["p50_us"],
+        "p99_us": level["service"]["p99_us"],
+        "due_p50_us": level["latency"]["p50_us"],
+        "due_p99_us": level["latency"]["p99_us"],
+    }
+
+
+def theirs(analyzer: PerfAnalyzer, rate: float, seconds: float) -> dict[str, float]:
+    """The same by perf_analyzer."""
+    window_ms = str(int(seconds * 1000 / 3))
+    arguments = ["--request-rate-range", f"{rate:g}", "-a", "--request-distribution", "constant"]
+    found, _ = analyzer.measure("nullsmall", [*arguments, "-p", window_ms, "-s", "999", "-r", "3"])
+    return {"p50_us": found.p50_us, "p99_us": found.p99_us}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="measured in a run (6)")
+    parser.add_argument("--delay-us", type=int, default=2000, help="of each execution (2000)")
+    options = parser.parse_args()
+    from tritonstack_deploy.embedded import EmbeddedServer
+
+    library = build(ROOT / "build" / "tests")
+    rate = 1e6 / options.delay_us
+    rounds: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        write_models(Path(folder) / "models", delay_us=options.delay_us)
+        with EmbeddedServer(Path(folder) / "models", backends={"null": library}) as server:
+            analyzer = PerfAnalyzer(server.grpc_url)
+            for number in range(options.rounds):
+                one = {
+                    "perf_analyzer": theirs(analyzer, rate, options.seconds),
+                    "tritonstack": ours(server.grpc_url, rate, options.seconds),
+                }
+                rounds.append(one)
+                print(f"  round {number + 1}/{options.rounds} {one}", file=sys.stderr, flush=True)
+    result: dict[str, Any] = {"rate": rate, "load": os.getloadavg()}
+    for name in ("p50_us", "p99_us"):
+        peer = statistics.median(one["perf_analyzer"][name] for one in rounds)
+        mine = statistics.median(one["tritonstack"][name] for one in rounds)
+        result[name] = {
+            "perf_analyzer": peer,
+            "tritonstack": mine,
+            "difference_us": round(mine - peer, 1),
+            "difference": round(mine / peer - 1, 4),
+            "due": statistics.median(one["tritonstack"][f"due_{name}"] for one in rounds),
+        }
+    save("load_latency", result)
+
+
+if __name__ == "__main__":
+    main()
