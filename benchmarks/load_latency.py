@@ -1,7 +1,6 @@
 """Latencies beside perf_analyzer's: the same server, the same constant rate, half of what saturates it.
 
-The null backend sleeps `--delay-us` for each execution and has two instances, so the saturation rate is 2 / delay and
-half of it is 1 / delay. perf_analyzer runs with -a (its default for rates waits for answers) and counts from the moment
+The null backend sleeps at least `--delay-us` for each execution. A closed loop finds its saturation rate first. perf_analyzer runs with -a (its default for rates waits for answers) and counts from the moment
 it sent; ours counts from the moment a request was due, and tells the time from the send (service) beside it, which is
 what is compared.
 
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from load_rate import PerfAnalyzer
+from load_rate import ours as closed
 from measurement import COMMAND, ROOT, save
 
 sys.path.insert(0, str(ROOT / "tests" / "support" / "null_backend"))
@@ -62,17 +62,21 @@ def main() -> None:
     from tritonstack_deploy.embedded import EmbeddedServer
 
     library = build(ROOT / "build" / "tests")
-    rate = 1e6 / options.delay_us
     rounds: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         write_models(Path(folder) / "models", delay_us=options.delay_us)
         with EmbeddedServer(Path(folder) / "models", backends={"null": library}) as server:
             analyzer = PerfAnalyzer(server.grpc_url)
+            rate = round(closed(server.grpc_url, Cell("nullsmall", 8, False, ("h2",)), "h2", 3.0).per_s / 2)
             for number in range(options.rounds):
-                one = {
-                    "perf_analyzer": theirs(analyzer, rate, options.seconds),
-                    "tritonstack": ours(server.grpc_url, rate, options.seconds),
-                }
+                one: dict[str, dict[str, float]] = {}
+                # Each goes first in turn.
+                for name in ("perf_analyzer", "tritonstack") if number % 2 else ("tritonstack", "perf_analyzer"):
+                    one[name] = (
+                        theirs(analyzer, rate, options.seconds)
+                        if name == "perf_analyzer"
+                        else ours(server.grpc_url, rate, options.seconds)
+                    )
                 rounds.append(one)
                 print(f"  round {number + 1}/{options.rounds} {one}", file=sys.stderr, flush=True)
     result: dict[str, Any] = {"rate": rate, "load": os.getloadavg()}
@@ -82,8 +86,12 @@ def main() -> None:
         result[name] = {
             "perf_analyzer": peer,
             "tritonstack": mine,
-            "difference_us": round(mine - peer, 1),
-            "difference": round(mine / peer - 1, 4),
+            "difference_us": round(
+                statistics.median(one["tritonstack"][name] - one["perf_analyzer"][name] for one in rounds), 1
+            ),
+            "difference": round(
+                statistics.median(one["tritonstack"][name] / one["perf_analyzer"][name] for one in rounds) - 1, 4
+            ),
             "due": statistics.median(one["tritonstack"][f"due_{name}"] for one in rounds),
         }
     save("load_latency", result)
