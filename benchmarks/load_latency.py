@@ -1,8 +1,8 @@
 """Latencies beside perf_analyzer's: the same server, the same constant rate, half of what saturates it.
 
-The null backend sleeps at least `--delay-us` for each execution. A closed loop finds its saturation rate first. perf_analyzer runs with -a (its default for rates waits for answers) and counts from the moment
-it sent; ours counts from the moment a request was due, and tells the time from the send (service) beside it, which is
-what is compared.
+The null backend sleeps at least `--delay-us` for each execution; a closed loop finds its saturation rate first.
+perf_analyzer runs with -a (its default for rates waits for answers) and counts from the moment it sent. Ours counts
+from the moment a request was due, and tells the time from the send (service) beside it, which is what is compared.
 
     python benchmarks/load_latency.py [--rounds N] [--seconds S] [--delay-us D]
 """
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from load_rate import PerfAnalyzer
+from load_rate import Cell, PerfAnalyzer
 from load_rate import ours as closed
 from measurement import COMMAND, ROOT, save
 
