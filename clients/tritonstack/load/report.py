@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from tritonstack.errors import SetupError
@@ -24,6 +22,7 @@ from tritonstack.load.stability import Stability
 from tritonstack.load.statistics_delta import ModelDelta
 from tritonstack.load.sweep import Sweep
 from tritonstack.load.tally import ErrorCount
+from tritonstack.whole_file import taking_place_of
 
 SCHEMA_VERSION = 2
 
@@ -249,21 +248,10 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file in one step: readers see the old one or the whole new one. Raises SetupError."""
-    temporary = None
     try:
-        with NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8", errors="backslashreplace"
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            # NamedTemporaryFile makes private files; a report is readable like any other file.
-            os.fchmod(file.fileno(), 0o644)
-        temporary.replace(path)
+        with taking_place_of(path) as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise SetupError(f"cannot write the report to {path}", given=error.strerror or str(error)) from None
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tritonstack.errors import TritonstackError, UsageError
+from tritonstack.whole_file import taking_place_of
 
 
 def generated_files(chart: Path) -> dict[Path, str]:
@@ -45,12 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     for path in stale:
         if options.action == "generate":
             path.parent.mkdir(parents=True, exist_ok=True)
-            new = path.with_name(f".{path.name}.new")
-            with new.open("w", encoding="utf-8") as file:
-                file.write(files[path])
-                file.flush()
-                os.fsync(file.fileno())
-            new.rename(path)
+            with taking_place_of(path) as file:
+                file.write(files[path].encode())
             print(f"wrote {path}", file=sys.stderr)
         else:
             print(f"{path} is not what values.yaml says: run `make generate-chart`", file=sys.stderr)

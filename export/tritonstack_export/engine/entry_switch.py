@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tritonstack.errors import RepositoryError
+from tritonstack.whole_file import taking_place_of
 from tritonstack_export.digest import file_sha256
 from tritonstack_export.engine.cache import sync_folder
 from tritonstack_export.engine.engine_config import engine_config
@@ -26,7 +27,6 @@ from tritonstack_export.engine.plan_record import PLAN_NAME, RECORD_NAME
 from tritonstack_export.publication import publication_lock
 from tritonstack_export.repository import manifest, parse_config, read_config_text, render_config
 from tritonstack_export.repository.layout import CONFIG_NAME
-from tritonstack_export.whole_file import taking_place_of
 
 if TYPE_CHECKING:
     from tritonstack_export.repository import ModelConfig

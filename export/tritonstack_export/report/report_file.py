@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tritonstack.errors import SetupError, UsageError
+from tritonstack.whole_file import taking_place_of
 from tritonstack_export.report.data import ExportReport
-from tritonstack_export.whole_file import taking_place_of
 
 SUFFIXES = (".html", ".json", ".xml")
 

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tritonstack.errors import RepositoryError
+from tritonstack.whole_file import taking_place_of
 from tritonstack_export.digest import file_sha256
-from tritonstack_export.whole_file import taking_place_of
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
