@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 import numpy as np
 import pytest
 from misbehaving_server import KnownServer
+from transport_use import collect, grpc_pool
 
-from tritonstack import AsyncClient
 from tritonstack.client.call import Reply
 from tritonstack.client.grpc_codec import GrpcCodec
 from tritonstack.load.request_pool import RequestPool, grpc_entry
-from tritonstack.load.transport import Completion, TransportOptions
+from tritonstack.load.transport import TransportOptions
 from tritonstack.load.transport.grpcio import GrpcioTransport
 from tritonstack_deploy.embedded import EmbeddedServer
 
 
-def pool_of(server: EmbeddedServer, model: str, *arrays: np.ndarray) -> RequestPool:
-    async def calls() -> list[tuple[str, bytes]]:
-        async with AsyncClient(server.grpc_url) as client:
-            made = [(await client.prepare(model, {"x": array})).call for array in arrays]
-            return [(call.target, bytes(call.owned().body[0])) for call in made]
-
-    return RequestPool.of(grpc_entry(target, body) for target, body in asyncio.run(calls()))
-
-
-def collect(transport: GrpcioTransport, count: int, limit_s: float = 10.0) -> list[Completion]:
-    found: list[Completion] = []
-    end_s = time.monotonic() + limit_s
-    while len(found) < count and time.monotonic() < end_s:
-        found += transport.poll(end_s)
-    return found
-
-
 @pytest.mark.parametrize("connections", [1, 3])
 def test_every_answer_belongs_to_its_request(load_server: EmbeddedServer, connections: int) -> None:
-    pool = pool_of(load_server, "plus_one", *(np.full((1, 3), value, np.float32) for value in range(7)))
+    pool = grpc_pool(load_server, "plus_one", *(np.full((1, 3), value, np.float32) for value in range(7)))
     options = TransportOptions(kind="grpcio", url=load_server.grpc_url, connections=connections)
     transport = GrpcioTransport(options, pool)
     for token in range(70):
@@ -53,7 +33,7 @@ def test_every_answer_belongs_to_its_request(load_server: EmbeddedServer, connec
 
 def test_errors_of_the_server_and_deadlines_have_their_kinds(load_server: EmbeddedServer) -> None:
     for model, limit_s, kind in (("broken", 5.0, "ServerError "), ("sleepy", 0.005, "DeadlineExceeded")):
-        pool = pool_of(load_server, model, np.zeros((1, 3), np.float32))
+        pool = grpc_pool(load_server, model, np.zeros((1, 3), np.float32))
         transport = GrpcioTransport(TransportOptions(kind="grpcio", url=load_server.grpc_url), pool)
         transport.send(0, 0, limit_s)
         (one,) = collect(transport, 1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from transport_use import collect
 
 from tritonstack import AsyncClient
 from tritonstack.client.call import Reply
@@ -35,14 +35,6 @@ def pool_of(server: EmbeddedServer, model: str, *arrays: np.ndarray) -> RequestP
 
 def open_to(url: str, pool: RequestPool, connections: int = 4) -> Http1Transport:
     return Http1Transport(TransportOptions(kind="http", url=url, connections=connections), pool)
-
-
-def collect(transport: Http1Transport, count: int, limit_s: float = 10.0) -> list[Completion]:
-    found: list[Completion] = []
-    end_s = time.monotonic() + limit_s
-    while len(found) < count and time.monotonic() < end_s:
-        found += [one._replace(body=bytes(one.body)) for one in transport.poll(end_s)]
-    return found
 
 
 @pytest.mark.parametrize("connections", [1, 5])

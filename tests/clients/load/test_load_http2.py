@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
 import struct
@@ -13,8 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from misbehaving_server import KnownServer
+from transport_use import collect, grpc_pool
 
-from tritonstack import AsyncClient
 from tritonstack.client.call import Reply
 from tritonstack.client.grpc_codec import GrpcCodec
 from tritonstack.errors import UsageError
@@ -30,32 +29,14 @@ OK_HEADERS = b"\x88\x00\x0ccontent-type\x10application/grpc"
 OK_TRAILERS = b"\x00\x0bgrpc-status\x010"
 
 
-def pool_of(server: EmbeddedServer, model: str, *arrays: np.ndarray) -> RequestPool:  # type: ignore[type-arg]
-    async def calls() -> list[tuple[str, bytes]]:
-        async with AsyncClient(server.grpc_url) as client:
-            made = [(await client.prepare(model, {"x": array})).call for array in arrays]
-            return [(call.target, bytes(call.owned().body[0])) for call in made]
-
-    return RequestPool.of(grpc_entry(target, body) for target, body in asyncio.run(calls()))
-
-
 def small_pool(size: int = 10) -> RequestPool:
     return RequestPool.of([grpc_entry("/service/Method", bytes(size))])
-
-
-def collect(transport: Http2Transport, count: int, limit_s: float = 10.0) -> list[Completion]:
-    found: list[Completion] = []
-    end_s = time.monotonic() + limit_s
-    while len(found) < count and time.monotonic() < end_s:
-        # Bodies are valid until the next poll.
-        found += [one._replace(body=bytes(one.body)) for one in transport.poll(end_s)]
-    return found
 
 
 @pytest.mark.parametrize("connections", [1, 3])
 def test_every_answer_belongs_to_its_request(load_server: EmbeddedServer, connections: int) -> None:
     arrays = [np.full((1, 3), value, np.float32) for value in range(7)]
-    pool = pool_of(load_server, "plus_one", *arrays)
+    pool = grpc_pool(load_server, "plus_one", *arrays)
     transport = Http2Transport(TransportOptions(kind="h2", url=load_server.grpc_url, connections=connections), pool)
     before_s = time.monotonic()
     for token in range(70):
@@ -73,7 +54,7 @@ def test_every_answer_belongs_to_its_request(load_server: EmbeddedServer, connec
 def test_large_requests_and_answers_pass_the_windows(load_server: EmbeddedServer) -> None:
     """Far above one frame and the initial window of 64 KiB, several at once."""
     values = np.random.default_rng(0).integers(0, 100, (1, 700_000), np.int64)
-    pool = pool_of(load_server, "ids", values)
+    pool = grpc_pool(load_server, "ids", values)
     transport = Http2Transport(TransportOptions(kind="h2", url=load_server.grpc_url), pool)
     for token in range(5):
         transport.send(token, 0, 30.0)
@@ -86,13 +67,13 @@ def test_large_requests_and_answers_pass_the_windows(load_server: EmbeddedServer
 
 
 def test_errors_of_the_server_and_deadlines_have_their_kinds(load_server: EmbeddedServer) -> None:
-    pool = pool_of(load_server, "broken", np.zeros((1, 3), np.float32))
+    pool = grpc_pool(load_server, "broken", np.zeros((1, 3), np.float32))
     transport = Http2Transport(TransportOptions(kind="h2", url=load_server.grpc_url), pool)
     transport.send(0, 0, 5.0)
     (one,) = collect(transport, 1)
     assert one.error is not None and one.error[0].startswith("ServerError ")
     transport.close()
-    slow = pool_of(load_server, "sleepy", np.zeros((1, 3), np.float32))
+    slow = grpc_pool(load_server, "sleepy", np.zeros((1, 3), np.float32))
     transport = Http2Transport(TransportOptions(kind="h2", url=load_server.grpc_url), slow)
     start_s = time.monotonic()
     transport.send(0, 0, 0.005)

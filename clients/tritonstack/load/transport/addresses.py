@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 
-from tritonstack.load.transport.h2_connection import Address
+Address = tuple[int, Any]
+"""Address family and socket address."""
 
 
 class AddressBook:

@@ -7,22 +7,19 @@ a system call. Bodies of large requests are never copied here.
 
 from __future__ import annotations
 
-import errno
-import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from tritonstack.load.transport import Completion
 from tritonstack.load.transport import frames as h2
+from tritonstack.load.transport.addresses import Address
 from tritonstack.load.transport.frames import BrokenConnection
 from tritonstack.load.transport.header_block import AnswerHeaders, HeaderDecoder
+from tritonstack.load.transport.sockets import begin_connection
 
-Address = tuple[int, Any]
-"""Address family and socket address."""
 Explain = Callable[[str, str], tuple[str, str]]
 """From a gRPC status and its message to the kind and words of a failure."""
 
@@ -112,19 +109,9 @@ class Connection:
     """
 
     def __init__(self, address: Address, explain: Explain) -> None:
-        family, where = address
-        self.socket = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            self.socket.setblocking(False)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            code = self.socket.connect_ex(where)
-            if code not in (0, errno.EINPROGRESS):
-                raise OSError(code, errno.errorcode.get(code, "connect"))
-        except OSError:
-            self.socket.close()
-            raise
+        self.socket = begin_connection(address)
         self.fd = self.socket.fileno()
-        self.connected = code == 0
+        self.connected = False
         self.greeted = False
         """Whether the other side has shown that it speaks HTTP/2."""
         self.closing = False

@@ -6,13 +6,11 @@ middle of a call fails that call. With TLS the client's own asyncio transport is
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tritonstack.client.call import Call
@@ -24,17 +22,14 @@ from tritonstack.client.http_wire import (
     request_head,
 )
 from tritonstack.errors import DeadlineExceeded, ServerError, TritonstackError
-from tritonstack.load.clock import Readiness
 from tritonstack.load.failure import failure_of
 from tritonstack.load.transport import Completion, TransportOptions
-from tritonstack.load.transport.addresses import AddressBook
+from tritonstack.load.transport.addresses import Address
+from tritonstack.load.transport.sockets import FAR_S, Backoff, SocketTransport, begin_connection, refusal
 
 if TYPE_CHECKING:
     from tritonstack.load.request_pool import RequestPool
 
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 1.0
-"""Between attempts to connect where nothing listens."""
 IDLE_S = 1.0
 """A connection that rested for less cannot have been closed for being idle."""
 JOINED_BYTES = 64 * 1024
@@ -43,7 +38,6 @@ HEADS_KEPT = 256
 """Different heads of good answers whose meaning is remembered; a server has a few, by the lengths in them."""
 _RECEIVE_BYTES = 256 * 1024
 _HEAD_END = b"\r\n\r\n"
-_FAR_S = float("inf")
 
 
 class _Exchange:
@@ -66,18 +60,11 @@ class _Connection:
 
     __slots__ = ("connected", "exchange", "fd", "parser", "rested_at_s", "socket", "unsent", "wants_write")
 
-    def __init__(self, where: tuple[int, tuple[object, ...]]) -> None:
-        family, address = where
-        self.socket = socket.socket(family, socket.SOCK_STREAM)
-        self.socket.setblocking(False)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        code = self.socket.connect_ex(address)
-        if code not in (0, errno.EINPROGRESS):
-            self.socket.close()
-            raise OSError(code, os.strerror(code))
+    def __init__(self, address: Address) -> None:
+        self.socket = begin_connection(address)
         self.fd = self.socket.fileno()
         self.connected = False
-        self.rested_at_s = _FAR_S
+        self.rested_at_s = FAR_S
         """Since when it was idle before its present request; it never was where it is new."""
         self.exchange: _Exchange | None = None
         self.parser: ReplyParser | None = None
@@ -85,27 +72,22 @@ class _Connection:
         self.wants_write = True
 
 
-class Http1Transport:
+class Http1Transport(SocketTransport):
     """See `Transport`."""
 
     def __init__(self, options: TransportOptions, pool: RequestPool) -> None:
-        self._endpoint = options.endpoint
+        super().__init__(options)
         self._pool = pool
         self._most = options.connections
         self._lines = header_lines(options.headers)
-        self._book = AddressBook(self._endpoint.host, self._endpoint.port)
         self._heads: dict[int, bytes] = {}
         self._known: dict[bytes, tuple[int, str | None]] = {}
-        self._readiness = Readiness()
         self._connections: dict[int, _Connection] = {}
         self._idle: list[_Connection] = []
         self._waiting: deque[_Exchange] = deque()
-        self._done: list[Completion] = []
         self._opened = 0
-        self._pause_s = 0.0
-        self._retry_at_s = 0.0
+        self._backoff = Backoff()
         self._problem = ""
-        self._next_deadline_s = _FAR_S
 
     def send(self, token: int, entry: int, deadline_s: float) -> None:
         exchange = _Exchange(token, entry, time.monotonic() + deadline_s)
@@ -117,24 +99,6 @@ class Http1Transport:
         else:
             self._waiting.append(exchange)
 
-    def poll(self, until_s: float) -> Sequence[Completion]:
-        while True:
-            if self._waiting:
-                self._serve_waiting()
-            if self._done:
-                until_s = 0.0
-            for fd, events in self._readiness.wait(min(until_s, self._next_deadline_s)):
-                connection = self._connections.get(fd)
-                if connection is not None:
-                    self._handle(connection, events)
-            if self._next_deadline_s < _FAR_S and (now_s := time.monotonic()) >= self._next_deadline_s:
-                self._expire(now_s)
-            if self._done:
-                done, self._done = self._done, []
-                return done
-            if time.monotonic() >= until_s:
-                return ()
-
     def close(self) -> None:
         for connection in tuple(self._connections.values()):
             self._forget(connection)
@@ -142,8 +106,10 @@ class Http1Transport:
 
     # ---- connections
 
-    def _serve_waiting(self) -> None:
+    def _advance(self) -> None:
         """Give waiting requests to idle connections, and open more while there may be."""
+        if not self._waiting:
+            return
         now_s = time.monotonic()
         while self._waiting:
             connection = self._rested()
@@ -151,7 +117,7 @@ class Http1Transport:
                 self._begin(connection, self._waiting.popleft())
             elif len(self._connections) >= self._most:
                 return
-            elif now_s < self._retry_at_s:
+            elif now_s < self._backoff.retry_at_s:
                 if not self._connections:
                     # Nothing listens and nothing is on its way: the requests fail as they come.
                     while self._waiting:
@@ -194,8 +160,7 @@ class Http1Transport:
         return False
 
     def _retreat(self, now_s: float) -> None:
-        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
-        self._retry_at_s = now_s + self._pause_s
+        self._backoff.failed(now_s)
         self._book.ask_again()
 
     def _forget(self, connection: _Connection) -> None:
@@ -245,18 +210,19 @@ class Http1Transport:
             connection.wants_write = wants
             self._readiness.modify(connection.fd, select.EPOLLIN | (select.EPOLLOUT if wants else 0))
 
-    def _handle(self, connection: _Connection, events: int) -> None:
+    def _handle(self, fd: int, events: int) -> None:
+        connection = self._connections.get(fd)
+        if connection is None:
+            return
         if not connection.connected:
-            code = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code == 0 and events & (select.EPOLLERR | select.EPOLLHUP):
-                code = errno.ECONNREFUSED
+            code = refusal(connection.socket, events)
             if code:
                 self._refused(connection, code)
                 return
             if not events & select.EPOLLOUT:
                 return
             connection.connected = True
-            self._pause_s = 0.0
+            self._backoff.pause_s = 0.0
             exchange = connection.exchange
             if exchange is not None:
                 self._begin(connection, exchange)
@@ -265,7 +231,7 @@ class Http1Transport:
             return
         if connection.unsent and events & select.EPOLLOUT:
             self._flush(connection)
-            if connection.fd not in self._connections:
+            if fd not in self._connections:
                 return
         if events & (select.EPOLLIN | select.EPOLLERR | select.EPOLLHUP):
             self._receive(connection)
@@ -410,7 +376,6 @@ class Http1Transport:
         return connect_failed(self._endpoint, OSError(self._problem))
 
     def _expire(self, now_s: float) -> None:
-        """End the requests whose time is up, and find out when the next one is."""
         for connection in tuple(self._connections.values()):
             exchange = connection.exchange
             if exchange is not None and exchange.deadline_s <= now_s:
@@ -421,7 +386,7 @@ class Http1Transport:
             self._waiting.remove(exchange)
             self._late(exchange, now_s)
         open_s = [one.exchange.deadline_s for one in self._connections.values() if one.exchange is not None]
-        self._next_deadline_s = min([*open_s, *(one.deadline_s for one in self._waiting)], default=_FAR_S)
+        self._next_deadline_s = min([*open_s, *(one.deadline_s for one in self._waiting)], default=FAR_S)
 
     def _late(self, exchange: _Exchange, now_s: float) -> None:
         self._fail(exchange, DeadlineExceeded(f"an inference at {self._endpoint} did not finish in time"), now_s)

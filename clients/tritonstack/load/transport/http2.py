@@ -6,38 +6,30 @@ listens. Whatever a server sends, the worst that comes of it is a failed call.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
-import socket
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tritonstack.client.call import Call
 from tritonstack.client.grpc_status import call_metadata, error_of_status
 from tritonstack.errors import TensorError
-from tritonstack.load.clock import Readiness
 from tritonstack.load.failure import failure_of
 from tritonstack.load.transport import Completion, TransportOptions
-from tritonstack.load.transport.addresses import AddressBook
 from tritonstack.load.transport.frames import BrokenConnection
 from tritonstack.load.transport.h2_connection import Connection, UnaryCall, WireRequest, wire_request
 from tritonstack.load.transport.header_block import request_block
+from tritonstack.load.transport.sockets import FAR_S, Backoff, SocketTransport, refusal
 
 if TYPE_CHECKING:
     from tritonstack.load.request_pool import RequestPool
 
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 1.0
-"""Between attempts to connect where nothing listens."""
 MOST_BYTES = 2**31 - 1
 """A protobuf message ends there."""
 COPIED_POOL_BYTES = 16_000_000
 """A pool up to this size is copied into objects that are faster to join than views of the shared one."""
 DEADLINES_KEPT = 64
 """Requests are kept with their headers for so many different deadlines."""
-_FAR_S = float("inf")
 
 
 class _Channel:
@@ -50,12 +42,11 @@ class _Channel:
         """Which of the addresses is tried next."""
         self.failed = 0
         """How many addresses have refused in a row."""
-        self.pause_s = 0.0
-        self.retry_at_s = 0.0
+        self.backoff = Backoff()
         self.problem = ""
 
 
-class Http2Transport:
+class Http2Transport(SocketTransport):
     """See `Transport`. Raises TensorError for a pool with a request that gRPC cannot carry."""
 
     def __init__(self, options: TransportOptions, pool: RequestPool) -> None:
@@ -66,19 +57,15 @@ class Http2Transport:
                 expected=f"at most {MOST_BYTES}",
                 next_step="send fewer samples per request or use shared memory",
             )
-        self._endpoint = options.endpoint
+        super().__init__(options)
         self._headers = call_metadata(options.headers)
         self._pool = pool
         self._copies = pool.byte_size <= COPIED_POOL_BYTES
         self._requests: dict[float, list[WireRequest | None]] = {}
-        self._book = AddressBook(self._endpoint.host, self._endpoint.port)
         self._channels = [_Channel(number) for number in range(max(options.connections, self._book.servers))]
         self._turn = 0
-        self._readiness = Readiness()
         self._connections: dict[int, tuple[Connection, _Channel]] = {}
         self._events: dict[int, int] = {}
-        self._done: list[Completion] = []
-        self._next_deadline_s = _FAR_S
         for channel in self._channels:
             self._connect(channel, time.monotonic())
 
@@ -92,23 +79,6 @@ class Http2Transport:
         if ends_s < self._next_deadline_s:
             self._next_deadline_s = ends_s
         self._place(UnaryCall(token, entry, ends_s, request), now_s)
-
-    def poll(self, until_s: float) -> Sequence[Completion]:
-        while True:
-            self._flush()
-            if self._done:
-                # Calls that failed at once; what the sockets hold comes along without waiting for it.
-                until_s = 0.0
-            ready = self._readiness.wait(min(until_s, self._next_deadline_s))
-            for fd, events in ready:
-                self._handle(fd, events)
-            if self._next_deadline_s < _FAR_S and (now_s := time.monotonic()) >= self._next_deadline_s:
-                self._expire(now_s)
-            if self._done:
-                done, self._done = self._done, []
-                return done
-            if time.monotonic() >= until_s:
-                return ()
 
     def close(self) -> None:
         for connection, _ in list(self._connections.values()):
@@ -165,7 +135,7 @@ class Http2Transport:
     def _connect(self, channel: _Channel, now_s: float) -> Connection | None:
         """Begin a connection; None where it is too early to try again or no address takes one."""
         channel.connection = None
-        if now_s < channel.retry_at_s:
+        if now_s < channel.backoff.retry_at_s:
             return None
         candidates = self._book.candidates(channel.number)
         while channel.failed < len(candidates):
@@ -184,8 +154,7 @@ class Http2Transport:
         if not candidates:
             channel.problem = self._book.problem
         channel.failed = 0
-        channel.pause_s = min(max(2 * channel.pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
-        channel.retry_at_s = now_s + channel.pause_s
+        channel.backoff.failed(now_s)
         self._book.ask_again()
         return None
 
@@ -200,9 +169,7 @@ class Http2Transport:
             return
         connection, channel = found
         if not connection.connected:
-            code = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code == 0 and events & (select.EPOLLERR | select.EPOLLHUP):
-                code = errno.ECONNREFUSED
+            code = refusal(connection.socket, events)
             if code:
                 self._refused(channel, OSError(code, ""))
                 self._drop(connection, channel, "UNAVAILABLE", "", elsewhere=True)
@@ -213,8 +180,8 @@ class Http2Transport:
         try:
             if events & (select.EPOLLIN | select.EPOLLERR | select.EPOLLHUP):
                 connection.receive(self._done)
-                if connection.greeted and channel.pause_s:
-                    channel.pause_s = 0.0
+                if connection.greeted:
+                    channel.backoff.pause_s = 0.0
                 channel.failed = 0
             if connection.moved:
                 self._move(connection)
@@ -248,8 +215,7 @@ class Http2Transport:
             if not connection.greeted and not elsewhere:
                 # Something listens but does not speak HTTP/2: no need to ask it a thousand times a second.
                 channel.problem = details
-                channel.pause_s = min(max(2 * channel.pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
-                channel.retry_at_s = time.monotonic() + channel.pause_s
+                channel.backoff.failed(time.monotonic())
         now_s = time.monotonic()
         for call in connection.lost() + connection.moved:
             if elsewhere:
@@ -257,7 +223,7 @@ class Http2Transport:
             else:
                 self._fail(call, status, details, now_s)
 
-    def _flush(self) -> None:
+    def _advance(self) -> None:
         for connection, channel in list(self._connections.values()):
             if not connection.wants_write:
                 continue
@@ -272,8 +238,7 @@ class Http2Transport:
                 self._events[connection.fd] = events
 
     def _expire(self, now_s: float) -> None:
-        """End the calls whose time is up, and find out when the next one is."""
-        earliest_s = _FAR_S
+        earliest_s = FAR_S
         for connection, _ in self._connections.values():
             late = [stream for stream, call in connection.streams.items() if call.deadline_s <= now_s]
             for stream in late:
