@@ -60,24 +60,6 @@ def _merged_histograms(encoded: Sequence[str]) -> Any:
     return whole
 
 
-def _summary(whole: Distribution, parts: Sequence[LatencySummary]) -> LatencySummary:
-    known = [part for part in parts if part.count]
-    if not known:
-        return LatencySummary(count=0)
-    p50, p90, p95, p99, p999 = (whole.percentile_us(percent) for percent in (50, 90, 95, 99, 99.9))
-    return LatencySummary(
-        count=sum(part.count for part in known),
-        mean_us=_weighted(known, lambda part: part.mean_us or 0.0, lambda part: part.count),
-        min_us=min(part.min_us or 0.0 for part in known),
-        p50_us=p50,
-        p90_us=p90,
-        p95_us=p95,
-        p99_us=p99,
-        p999_us=p999,
-        max_us=max(part.max_us or 0.0 for part in known),
-    )
-
-
 def _worst(parts: Sequence[LatencySummary]) -> LatencySummary:
     """Summaries whose histograms are gone: the means by weight, percentiles of the worst window."""
     known = [part for part in parts if part.count]
@@ -98,6 +80,14 @@ def _worst(parts: Sequence[LatencySummary]) -> LatencySummary:
         p999_us=most("p999_us"),
         max_us=most("max_us"),
     )
+
+
+def _summary(whole: Distribution, parts: Sequence[LatencySummary]) -> LatencySummary:
+    """Of summaries whose histogram is `whole`: its percentiles."""
+    if not any(part.count for part in parts):
+        return LatencySummary(count=0)
+    p50, p90, p95, p99, p999 = (whole.percentile_us(percent) for percent in (50, 90, 95, 99, 99.9))
+    return replace(_worst(parts), p50_us=p50, p90_us=p90, p95_us=p95, p99_us=p99, p999_us=p999)
 
 
 def _counts(counts: Sequence[RequestCounts]) -> RequestCounts:
