@@ -8,28 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from tritonstack.load.page.markup import Child, Markup, escaped, facts, grid, joined, tag
+from tritonstack.load.page.markup import Child, Markup, escaped, facts, grid, joined, page, tag
 from tritonstack.load.page.plots import Frame, Line, histogram_plot, legend, line_plot, stacked_bars
 from tritonstack.load.page.style import STYLE
 from tritonstack.load.saved_report import SavedLevel, SavedReport
 from tritonstack.terminal import human_bytes
 
-_NOTHING_LOADED = "default-src 'none'; style-src 'unsafe-inline'"
 PERCENTILES = (("p50", "p50_us"), ("p90", "p90_us"), ("p95", "p95_us"), ("p99", "p99_us"), ("p99.9", "p999_us"))
 PARTS = ("queue", "input", "infer", "output", "other at the server", "client and network")
 
 
 def render_html(report: SavedReport) -> str:
     """The whole page."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_NOTHING_LOADED),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{report.body['model']}: load report"),
-        tag("style", Markup(STYLE)),
-    )
-    return f"<!doctype html>\n{tag('html', head, tag('body', tag('main', _parts(report))), lang='en')}\n"
+    return page(f"{report.body['model']}: load report", STYLE, _parts(report))
 
 
 def _parts(report: SavedReport) -> Iterator[Markup]:

@@ -9,26 +9,15 @@ from datetime import datetime
 from tritonstack.terminal import human_bytes, human_seconds
 from tritonstack_export.report.data import ExportReport, Variant
 from tritonstack_export.report.html_style import STYLE
-from tritonstack_export.report.markup import Markup, data_table, escape, join, tag
+from tritonstack_export.report.markup import Markup, data_table, escape, facts, join, page, tag
 from tritonstack_export.report.pareto_plot import Point, pareto_plot
 from tritonstack_export.report.variant_section import bars, color_class, named, render_variant, verdict
 from tritonstack_export.report.wording import figure, percent
 
-_NOTHING_LOADED = "default-src 'none'; style-src 'unsafe-inline'"
-
 
 def render_html(report: ExportReport) -> str:
     """The whole page."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_NOTHING_LOADED),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{report.model}: export report"),
-        tag("style", Markup(STYLE)),
-    )
-    body = tag("body", tag("main", _parts(report)))
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+    return page(f"{report.model}: export report", STYLE, _parts(report))
 
 
 def _parts(report: ExportReport) -> Iterator[Markup]:
@@ -170,21 +159,20 @@ def _circumstances(report: ExportReport) -> Iterator[Markup]:
     yield tag("pre", report.command)
     if report.calibration or report.evaluation:
         yield tag("h3", "Data")
-        terms = [("calibration", report.calibration), ("evaluation", report.evaluation)]
-        yield tag("dl", [(tag("dt", name), tag("dd", text)) for name, text in terms if text])
+        yield facts([("calibration", report.calibration), ("evaluation", report.evaluation)])
     if report.seconds:
         yield tag("h3", f"Time: {human_seconds(sum(report.seconds.values()))} in all")
         longest = max(report.seconds.values()) or 1.0
         rows = [(step, seconds / longest, human_seconds(seconds)) for step, seconds in report.seconds.items()]
         yield bars(rows, css="bars steps")
     yield tag("h3", "Machine and versions")
-    facts = [
+    terms = [
         ("processor", f"{environment.cpu}, {environment.cores} cores for this process"),
         ("instruction sets", ", ".join(environment.flags)),
         ("system", environment.system),
         ("versions", ", ".join(f"{name} {version}" for name, version in environment.versions.items())),
     ]
-    yield tag("dl", [(tag("dt", name), tag("dd", text)) for name, text in facts if text])
+    yield facts(terms)
     yield join(
         tag("p", "Latencies belong to this machine and its load at the time; they rank variants, and do not promise "
             "what a GPU or another CPU will do.", class_="soft")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tritonstack.page.ticks import round_step
 from tritonstack_export.report.markup import Markup, tag
 from tritonstack_export.report.wording import figure
 
@@ -149,19 +150,13 @@ class _Axis:
         spread = high - low or max(abs(high), 1.0) * 0.1
         low = low if start_at_zero else low - 0.15 * spread
         high = high + (0.3 if start_at_zero else 0.15) * spread
-        step = _round_step((high - low) / 5)
+        step = round_step((high - low) / 5)
         first = math.ceil(low / step - 1e-9)
         last = math.floor(high / step + 1e-9)
         return cls(low, high, tuple(step * index for index in range(first, last + 1)))
 
     def position(self, value: float) -> float:
         return (value - self.low) / (self.high - self.low)
-
-
-def _round_step(raw: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is at least `raw`."""
-    power = 10.0 ** math.floor(math.log10(raw))
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * (1 - 1e-9))
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, css: str) -> Markup:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tritonstack.terminal import human_bytes, human_seconds
 from tritonstack_export.report.data import NumericRow, Variant
-from tritonstack_export.report.markup import Child, Markup, data_table, tag
+from tritonstack_export.report.markup import Child, Markup, data_table, facts, tag
 from tritonstack_export.report.wording import METRICS, figure, gate_figure, percent, sizes_text
 
 _KNOWN = ("fp32", "fp16", "bf16", "int8")
@@ -82,7 +82,7 @@ def _facts(variant: Variant) -> Markup:
         ("nodes", nodes),
         ("layers", quantized),
     ]
-    return tag("dl", [(tag("dt", name), tag("dd", value)) for name, value in rows if value])
+    return facts(rows)
 
 
 def _served(variant: Variant) -> Iterator[Markup]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
+from html_page import Page, contrast, schemes, show
 from load_report_samples import level, report
 from test_load_report import reports
 
@@ -24,39 +21,7 @@ from tritonstack.load.page.style import STYLE
 from tritonstack.load.report import LoadReport
 from tritonstack.load.saved_report import checked_report
 
-BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 NASTY = '<script>alert("x")</script>&\'ü\u202e'
-
-
-class Page(HTMLParser):
-    """Collects elements and text, and refuses tags that do not nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert self.open == [], self.open
-
-    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert len({key for key, _ in attributes}) == len(attributes), f"an attribute twice in {name}"
-        self.elements.append((name, dict(attributes)))
-        if name not in ("meta", "br"):
-            self.open.append(name)
-
-    def handle_endtag(self, name: str) -> None:
-        assert self.open and self.open.pop() == name, name
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.text += data
-
-    def all(self, name: str) -> list[dict[str, str | None]]:
-        return [attributes for found, attributes in self.elements if found == name]
 
 
 def page_of(made: LoadReport) -> str:
@@ -161,22 +126,9 @@ def test_plots_of_odd_values(values: list[tuple[float, float]]) -> None:
     assert "nan" not in stacked_bars([("a", [y for _, y in values], "1")], ["x"])
 
 
-def contrast(one: str, other: str) -> float:
-    def luminance(color: str) -> float:
-        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        r, g, b = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
 def test_colours_can_be_told_from_their_ground() -> None:
     """WCAG 2 AA: 4.5 for text, 3 for the marks of a plot; in both schemes."""
-    light, dark = (
-        dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", part)) for part in STYLE.split("@media (pref")[:2]
-    )
-    for colors in (light, dark):
+    for colors in schemes(STYLE):
         for ground in ("page", "card"):
             assert all(contrast(colors[ink], colors[ground]) >= 4.5 for ink in ("ink", "soft"))
             assert all(contrast(colors[f"c{i}"], colors[ground]) >= 3 for i in range(6))
@@ -190,32 +142,11 @@ def test_colours_can_be_told_from_their_ground() -> None:
 @pytest.mark.parametrize("name", ["knee", "sweep", "nasty"])
 def test_in_a_browser(tmp_path: Path, width: int, name: str) -> None:
     """A browser shows it whole: nothing is refused, and nothing but the tables' own frames scrolls sideways."""
-    (tmp_path / "report.html").write_text(page_of(ALL[name]), "utf-8")
-    frame = (
-        f"<!doctype html><iframe id=f src=report.html style='width:{width}px;height:900px'></iframe><pre id=o></pre>"
-        "<script>"
-        "f.onload=()=>{const d=f.contentDocument,r=d.documentElement;o.textContent=JSON.stringify({wide:r.scrollWidth,"
-        "shown:r.clientWidth,height:d.body.scrollHeight,plots:[...d.querySelectorAll('svg')].filter("
-        "s=>s.getBoundingClientRect().height>100).length})}</script>"
+    page = show(
+        tmp_path,
+        page_of(ALL[name]),
+        width=width,
+        counted="[...d.querySelectorAll('svg')].filter(s=>s.getBoundingClientRect().height>100).length",
     )
-    (tmp_path / "frame.html").write_text(frame, "utf-8")
-    result = dump(tmp_path, "frame.html")
-    found = re.search(r'\{"wide":(\d+),"shown":(\d+),"height":(\d+),"plots":(\d+)\}', result.stdout)
-    assert found is not None, result.stderr[-2000:]
-    wide, shown, height, plots = map(int, found.groups())
-    assert wide <= shown and height > 1500 and plots >= 6
-    assert "Refused to" not in result.stderr and "CONSOLE" not in result.stderr
-
-
-def dump(folder: Path, name: str) -> Any:
-    assert BROWSER is not None
-    return subprocess.run(
-        [
-            BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-            "--allow-file-access-from-files",
-            "--enable-logging=stderr", "--log-level=0", f"--user-data-dir={folder / 'profile'}",
-            "--virtual-time-budget=4000",
-            "--dump-dom", f"file://{folder / name}",
-        ],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    assert page.wide <= page.shown and page.height > 1500 and page.count >= 6
+    assert "Refused to" not in page.log and "CONSOLE" not in page.log

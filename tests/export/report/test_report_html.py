@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
+from html_page import Page, contrast, schemes, show
 from report_samples import failed, good, nasty
 
 from tritonstack_export.report import ExportReport, LatencyRow
@@ -19,41 +16,6 @@ from tritonstack_export.report.html_report import render_html
 from tritonstack_export.report.html_style import STYLE
 from tritonstack_export.report.markup import escape, tag
 from tritonstack_export.report.pareto_plot import Point, pareto_front, pareto_plot
-
-BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-VOID = {"meta", "br", "hr"}
-
-
-class Page(HTMLParser):
-    """Collects elements and text, and refuses tags that do not nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert self.open == [], self.open
-
-    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert len({key for key, _ in attributes}) == len(attributes), f"an attribute twice in {name}"
-        self.elements.append((name, dict(attributes)))
-        if name not in VOID:
-            self.open.append(name)
-
-    def handle_endtag(self, name: str) -> None:
-        assert self.open and self.open.pop() == name, name
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.text += data
-
-    def all(self, name: str) -> list[dict[str, str | None]]:
-        return [attributes for found, attributes in self.elements if found == name]
-
 
 REPORTS = pytest.mark.parametrize("report", [good(), failed(), nasty()], ids=["good", "failed", "nasty"])
 
@@ -164,22 +126,9 @@ def test_markup() -> None:
     assert escape("\x1b[0m\x7f\ud800") == "␛[0m\ufffd\ufffd"
 
 
-def contrast(one: str, other: str) -> float:
-    def luminance(color: str) -> float:
-        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        r, g, b = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
 def test_colours_can_be_told_from_their_ground() -> None:
     """WCAG 2 AA: 4.5 for text, 3 for the marks of a plot; in both schemes."""
-    light, dark = (
-        dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", part)) for part in STYLE.split("@media (pref")[:2]
-    )
-    for colors in (light, dark):
+    for colors in schemes(STYLE):
         for ground in ("page", "card"):
             for ink in ("ink", "soft"):
                 assert contrast(colors[ink], colors[ground]) >= 4.5, (ink, ground)
@@ -194,31 +143,6 @@ def test_colours_can_be_told_from_their_ground() -> None:
 @pytest.mark.parametrize("width", [1200, 420])
 def test_in_a_browser(tmp_path: Path, width: int) -> None:
     """A browser shows it whole: nothing is refused, and nothing but the tables' own frames scrolls sideways."""
-    (tmp_path / "report.html").write_text(render_html(failed()), "utf-8")
-    frame = (
-        f"<!doctype html><iframe id=f src=report.html style='width:{width}px;height:900px'></iframe><pre id=o></pre>"
-        "<script>"
-        "f.onload=()=>{const d=f.contentDocument,r=d.documentElement;o.textContent=JSON.stringify({wide:r.scrollWidth,"
-        "shown:r.clientWidth,height:d.body.scrollHeight,tables:d.querySelectorAll('table').length})}</script>"
-    )
-    (tmp_path / "frame.html").write_text(frame, "utf-8")
-    result = dump(tmp_path, "frame.html")
-    found = re.search(r'\{"wide":(\d+),"shown":(\d+),"height":(\d+),"tables":(\d+)\}', result.stdout)
-    assert found is not None, result.stderr[-2000:]
-    wide, shown, height, tables = map(int, found.groups())
-    assert wide <= shown and height > 1500 and tables >= 8
-    assert "Refused to" not in result.stderr and "CONSOLE" not in result.stderr
-
-
-def dump(folder: Path, name: str) -> Any:
-    assert BROWSER is not None
-    return subprocess.run(
-        [
-            BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-            "--allow-file-access-from-files",
-            "--enable-logging=stderr", "--log-level=0", f"--user-data-dir={folder / 'profile'}",
-            "--virtual-time-budget=4000",
-            "--dump-dom", f"file://{folder / name}",
-        ],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    page = show(tmp_path, render_html(failed()), width=width, counted="d.querySelectorAll('table').length")
+    assert page.wide <= page.shown and page.height > 1500 and page.count >= 8
+    assert "Refused to" not in page.log and "CONSOLE" not in page.log

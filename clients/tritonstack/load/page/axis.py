@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tritonstack.page.ticks import round_step
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -20,14 +22,14 @@ class Axis:
     def linear(cls, values: Sequence[float]) -> Axis:
         """From zero over all `values` with about five round ticks."""
         high = max([*values, 0.0]) * 1.08 or 1.0
-        step = _round_step(high / 5)
+        step = round_step(high / 5)
         return cls(0.0, high, tuple(step * index for index in range(math.floor(high / step + 1e-9) + 1)))
 
     @classmethod
     def log(cls, values: Sequence[float]) -> Axis:
         """Whole and third decades around the positive ones of `values`."""
         positive = [value for value in values if value > 0] or [1.0]
-        low, high = _step_down(min(positive)), _step_up(max(positive))
+        low, high = _step_down(min(positive)), round_step(max(positive))
         if low >= high:
             high = low * 10
         decades = math.log10(high / low)
@@ -43,16 +45,6 @@ class Axis:
         else:
             share = (value - self.low) / (self.high - self.low)
         return min(max(share, 0.0), 1.0)
-
-
-def _round_step(raw: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is at least `raw`."""
-    power = 10.0 ** math.floor(math.log10(raw))
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * (1 - 1e-9))
-
-
-def _step_up(value: float) -> float:
-    return _round_step(value)
 
 
 def _step_down(value: float) -> float:
