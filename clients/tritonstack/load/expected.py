@@ -11,11 +11,12 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from tritonstack.client.call import Buffer, Reply
+from tritonstack.client.endpoint import Protocol
 from tritonstack.client.result import DecodedReply, OutputTensor
 from tritonstack.errors import InputError, ServerError, TensorError, UsageError
 from tritonstack.tensor.bytes_tensor import decode_bytes_tensor
@@ -129,7 +130,7 @@ def _expected_tensor(wire: WireTensor) -> ExpectedTensor:
 
 def recorded(
     reply: Reply,
-    protocol: Literal["grpc", "http"],
+    protocol: Protocol,
     *,
     tolerance: Tolerance = EXACT,
     outputs: Sequence[str] = (),
@@ -139,7 +140,7 @@ def recorded(
     Raises ServerError where the reply is malformed or its tensors are not in it (they lie in shared memory),
     TensorError for a data type that nobody knows.
     """
-    decoded = _decode(reply, protocol)
+    decoded = decoded_reply(reply, protocol)
     tensors = []
     for name, tensor in decoded.outputs.items():
         if outputs and name not in outputs:
@@ -160,7 +161,7 @@ class AnswerCheck:
 
     __slots__ = ("_accepted", "_expected", "_protocol")
 
-    def __init__(self, expected: Buffer | ExpectedAnswer, protocol: Literal["grpc", "http"]) -> None:
+    def __init__(self, expected: Buffer | ExpectedAnswer, protocol: Protocol) -> None:
         self._expected = expected if isinstance(expected, ExpectedAnswer) else ExpectedAnswer.decoded(expected)
         self._protocol = protocol
         self._accepted: tuple[bytes, str | None] | None = None
@@ -172,9 +173,8 @@ class AnswerCheck:
         """
         if self._accepted is not None and self._accepted[0] == body and self._accepted[1] == head_length:
             return None
-        headers = {} if head_length is None else {"inference-header-content-length": head_length}
         try:
-            decoded = _decode(Reply(body, headers), self._protocol)
+            decoded = decoded_reply(reply_of(body, head_length), self._protocol)
         except ServerError as error:
             return error.summary
         found = difference(self._expected, decoded.outputs)
@@ -196,7 +196,13 @@ def difference(expected: ExpectedAnswer, outputs: Mapping[str, OutputTensor]) ->
     return None
 
 
-def _decode(reply: Reply, protocol: Literal["grpc", "http"]) -> DecodedReply:
+def reply_of(body: Buffer, head_length: str | None) -> Reply:
+    """An answer as codecs take it; `head_length` as in `Completion`."""
+    return Reply(body, {} if head_length is None else {"inference-header-content-length": head_length})
+
+
+def decoded_reply(reply: Reply, protocol: Protocol) -> DecodedReply:
+    """What an answer says. Raises ServerError where it is malformed."""
     if protocol == "grpc":
         from tritonstack.client.grpc_codec import GrpcCodec
 

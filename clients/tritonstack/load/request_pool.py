@@ -12,7 +12,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +74,16 @@ class RequestPool:
         except BaseException:
             os.close(fd)
             raise
+
+    def with_expected(self, answers: Sequence[bytes | None]) -> RequestPool:
+        """A new pool of the same requests, whose expected answers are `answers`, one per entry."""
+
+        def entries() -> Iterator[PoolEntry]:
+            for index, answer in enumerate(answers):
+                head, body = self.entry(index)
+                yield PoolEntry(self.target(index), body, bytes(head), self.headers(index), answer)
+
+        return RequestPool.of(entries())
 
     @classmethod
     def from_fd(cls, fd: int) -> RequestPool:

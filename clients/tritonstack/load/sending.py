@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tritonstack.client.call import Reply
 from tritonstack.client.endpoint import Endpoint, Protocol
 from tritonstack.client.model import ModelMetadata
 from tritonstack.errors import ServerError, UsageError
 from tritonstack.load.arrival import ClosedLoop
-from tritonstack.load.expected import Tolerance, expected_answer, recorded
+from tritonstack.load.expected import Tolerance, expected_answer, recorded, reply_of
 from tritonstack.load.fleet import default_workers
 from tritonstack.load.input_pool import InputPool
 from tritonstack.load.plan import LoadPlan
@@ -108,15 +107,15 @@ def encoded_pool(
     plan: LoadPlan,
     endpoint: Endpoint,
     *,
-    answers: Sequence[bytes | None] = (),
     shared: SharedInputs | None = None,
 ) -> RequestPool:
-    """The pool as bytes. `answers` are the expected ones, by entry; empty: those that the inputs bring with them.
+    """The pool as bytes, with the answers that the inputs bring with them where the plan looks at those.
+
     `shared`: where the inputs lie that the server reads from shared memory.
 
     Raises TensorError naming the input or output that does not fit the model.
     """
-    return RequestPool.of(_entries(pool, metadata, plan, endpoint, answers, shared))
+    return RequestPool.of(_entries(pool, metadata, plan, endpoint, shared))
 
 
 def tolerance_of(plan: LoadPlan) -> Tolerance:
@@ -128,7 +127,6 @@ def _entries(
     metadata: ModelMetadata,
     plan: LoadPlan,
     endpoint: Endpoint,
-    answers: Sequence[bytes | None],
     shared: SharedInputs | None,
 ) -> Iterator[PoolEntry]:
     encoding: Encoding = "grpc" if endpoint.protocol == "grpc" else "json" if plan.json_body else "http"
@@ -147,9 +145,7 @@ def _entries(
             request = in_shared_memory(request, inputs=shared.of(index))
         encoded = encode(request, encoding, prefix=endpoint.prefix)
         expected: bytes | None = None
-        if answers:
-            expected = answers[index]
-        elif plan.validate == "expected" and extras.expected is not None:
+        if plan.validate == "expected" and extras.expected is not None:
             expected = _encoded_answer(extras.expected, metadata, tolerance)
         if encoding == "grpc":
             yield grpc_entry(encoded.target, encoded.body, expected=expected)
@@ -191,7 +187,6 @@ def _take(completions: Sequence[Completion], answers: list[bytes | None], protoc
                 f"request {completion.token} of the pool has no answer to record: {completion.error[1]}",
                 code=completion.error[0].removeprefix("ServerError "),
             )
-        headers = {} if completion.head_length is None else {"inference-header-content-length": completion.head_length}
-        reply = Reply(completion.body, headers)
+        reply = reply_of(completion.body, completion.head_length)
         answers[completion.token] = recorded(reply, protocol, tolerance=tolerance_of(plan)).encoded()
     return len(completions)

@@ -165,7 +165,7 @@ async def _prepare(client: AsyncClient, plan: LoadPlan, endpoint: Endpoint, held
         if plan.validate == "recorded":
             answers = await asyncio.to_thread(recorded_answers, encoded, transport, plan)
             with contextlib.closing(encoded):
-                again = encoded_pool(pool, metadata, plan, endpoint, answers=answers, shared=shared)
+                again = encoded.with_expected(answers)
             encoded = again
     except BaseException:
         encoded.close()

@@ -16,13 +16,11 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal
 
-from tritonstack.client.call import Reply
-from tritonstack.client.codec import Codec
+from tritonstack.client.endpoint import Protocol
 from tritonstack.errors import TritonstackError
 from tritonstack.load.control import Message, WorkerEnd
-from tritonstack.load.expected import AnswerCheck
+from tritonstack.load.expected import AnswerCheck, decoded_reply, reply_of
 from tritonstack.load.loop_sender import LoopFigures
 from tritonstack.load.measurement import WorkerResult
 from tritonstack.load.request_log import Tick
@@ -40,12 +38,12 @@ class Worker:
         self._pool = pool
         self._transport: Transport | None = None
         self._options: TransportOptions | None = None
+        self._protocol: Protocol = "grpc"
         self._checks: list[AnswerCheck | None] = []
         self._versions: set[str] = set()
 
     def serve(self) -> None:
         """Answer the session until it hangs up."""
-        self._control.tell({"say": "ready", "host": socket.gethostname(), "pid": os.getpid()})
         try:
             while (message := self._control.wait()) is not None:
                 if message["do"] == "prepare":
@@ -66,9 +64,10 @@ class Worker:
             if self._transport is not None:
                 self._transport.close()
             self._transport, self._options = open_transport(options, self._pool), options
+            self._protocol = options.endpoint.protocol
         # What answers are decoded with is imported here, since an import in the run would hold the load up.
         with suppress(TritonstackError):
-            self._codec().decode_infer(Reply(b""))
+            decoded_reply(reply_of(b"", None), self._protocol)
         if message["validate"] and not self._checks:
             self._checks = [self._check(index) for index in range(len(self._pool))]
         self._control.tell({"say": "prepared"})
@@ -76,10 +75,6 @@ class Worker:
     def _check(self, index: int) -> AnswerCheck | None:
         expected = self._pool.expected(index)
         return None if expected is None else AnswerCheck(expected, self._protocol)
-
-    @property
-    def _protocol(self) -> Literal["grpc", "http"]:
-        return "http" if self._options is not None and self._options.kind == "http" else "grpc"
 
     def _run(self, message: Message) -> None:
         if self._transport is None:
@@ -118,9 +113,11 @@ class Worker:
 
     def _figures(self) -> LoopFigures | None:
         """What a conversation counted in this run, which is then over: the next one has sequences of its own."""
+        if self._options is None or self._options.conversation is None:
+            return None
         from tritonstack.load.transport.conversation import ConversationTransport
 
-        if not isinstance(self._transport, ConversationTransport) or not self._transport.has_plan:
+        if not isinstance(self._transport, ConversationTransport):
             return None
         # Open sequences are ended first, so that they count as what they are.
         self._transport.close()
@@ -147,19 +144,10 @@ class Worker:
 
     def _look(self, completion: Completion) -> None:
         """Which version of the model gave an answer."""
-        headers = {} if completion.head_length is None else {"inference-header-content-length": completion.head_length}
         # A malformed answer is the validation's business.
         with suppress(TritonstackError):
-            self._versions.add(self._codec().decode_infer(Reply(completion.body, headers)).model_version)
-
-    def _codec(self) -> Codec:
-        if self._protocol == "grpc":
-            from tritonstack.client.grpc_codec import GrpcCodec
-
-            return GrpcCodec()
-        from tritonstack.client.http_codec import HttpCodec
-
-        return HttpCodec()
+            reply = reply_of(completion.body, completion.head_length)
+            self._versions.add(decoded_reply(reply, self._protocol).model_version)
 
 
 def schedule_from(message: Message) -> Schedule:

@@ -185,6 +185,17 @@ def test_what_is_taken_back_is_no_error(server: EmbeddedServer) -> None:
     assert level.counts.measured + level.conversation.cancelled >= 30
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_answers_are_read_as_the_protocol_has_them(load_server: EmbeddedServer, protocol: str) -> None:
+    """Nothing is late enough to be taken back here, so every answer is compared with the recorded one."""
+    url = load_server.grpc_url if protocol == "grpc" else load_server.http_url
+    source = ArrayInputs({"x": np.arange(12, dtype=np.float32).reshape(4, 3)})
+    never = Conversation(cancel=CancelPlan(0.5, 5.0, seed=1))
+    report = loaded(url, "plus_one", never, inputs=source, validate="recorded")
+    assert report.ok, (report.levels[0].problems, report.levels[0].failures, report.levels[0].errors)
+    assert report.levels[0].counts.errors == 0 and report.versions == ("1",)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

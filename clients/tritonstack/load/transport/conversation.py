@@ -35,8 +35,7 @@ class ConversationTransport:
     def __init__(self, options: TransportOptions, pool: RequestPool) -> None:
         plan = options.conversation
         # Without one it is only another way to send: HTTP with TLS.
-        self.has_plan = plan is not None
-        self._late_s = LATE_S if self.has_plan else 0.0
+        self._late_s = LATE_S if plan is not None else 0.0
         plan = plan or Conversation().to_json(timeout_s=LONGEST_S)
         self._loop = asyncio.new_event_loop()
         self._done: list[Completion] = []
