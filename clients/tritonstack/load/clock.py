@@ -1,88 +1,28 @@
-"""Waiting for a moment to within tens of microseconds, in an asyncio loop or on descriptors.
+"""Waiting for a moment or for descriptors to within tens of microseconds.
 
-The timers of asyncio and the timeout of `epoll_wait` round up to a whole millisecond, which would be added to every
+The timeout of `epoll_wait` rounds up to a whole millisecond, which would be added to every
 latency counted from its scheduled time. Linux's timerfd wakes at the moment itself.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 import select
 import time
-from types import TracebackType
 
-_CLOCK_MONOTONIC = 1
-_TFD_NONBLOCK = 0o4000
-_TFD_CLOEXEC = 0o2000000
-_TFD_TIMER_ABSTIME = 1
+CLOCK_MONOTONIC = 1
+TFD_NONBLOCK = 0o4000
+TFD_CLOEXEC = 0o2000000
+TFD_TIMER_ABSTIME = 1
 
 
-class _Timespec(ctypes.Structure):
+class Timespec(ctypes.Structure):
     _fields_ = [("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long)]
 
 
-class _Itimerspec(ctypes.Structure):
-    _fields_ = [("it_interval", _Timespec), ("it_value", _Timespec)]
-
-
-class PreciseTimer:
-    """One waiter at a time, on the clock of `time.monotonic`. Use as a context manager inside a running loop.
-
-    Where the system has no timerfd, asyncio's own timer is used.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = -1
-        if hasattr(self._libc, "timerfd_create"):
-            self._fd = self._libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
-        if self._fd >= 0:
-            self._loop.add_reader(self._fd, self._fired)
-
-    def __enter__(self) -> PreciseTimer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-
-    async def sleep_until(self, moment_s: float) -> None:
-        """Return at `moment_s` of `time.monotonic`, at once if it has passed, or early after `wake`."""
-        delay_s = moment_s - self._loop.time()
-        if delay_s <= 0:
-            return
-        self._waiter = self._loop.create_future()
-        fallback = None
-        whole_s = int(moment_s)
-        spec = _Itimerspec(_Timespec(0, 0), _Timespec(whole_s, int((moment_s - whole_s) * 1e9)))
-        if self._fd < 0 or self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None) != 0:
-            fallback = self._loop.call_later(delay_s, self.wake)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            if fallback is not None:
-                fallback.cancel()
-
-    def wake(self) -> None:
-        """End the current wait early."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _fired(self) -> None:
-        try:
-            os.read(self._fd, 8)
-        except BlockingIOError:
-            return
-        self.wake()
+class Itimerspec(ctypes.Structure):
+    _fields_ = [("it_interval", Timespec), ("it_value", Timespec)]
 
 
 class Readiness:
@@ -93,8 +33,8 @@ class Readiness:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._timer = -1
         if hasattr(self._libc, "timerfd_create"):
-            self._timer = self._libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
-        self._spec = _Itimerspec()
+            self._timer = self._libc.timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
+        self._spec = Itimerspec()
         self._spec_at = ctypes.byref(self._spec)
         self._armed_s = 0.0
         if self._timer >= 0:
@@ -142,6 +82,6 @@ class Readiness:
         value = self._spec.it_value
         value.tv_sec = whole_s = int(moment_s)
         value.tv_nsec = int((moment_s - whole_s) * 1e9)
-        if self._libc.timerfd_settime(self._timer, _TFD_TIMER_ABSTIME, self._spec_at, None) != 0:
+        if self._libc.timerfd_settime(self._timer, TFD_TIMER_ABSTIME, self._spec_at, None) != 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
         self._armed_s = moment_s

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
         require_shares(slo)
     plan = plan_of(options)
     space, rule = _space(options), stability_of(options)
-    baseline = _baseline(options, gates)
+    baseline = _baseline(options)
     metrics = metrics_of(options, plan)
 
     from dataclasses import replace
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
 def deliver(report: LoadReport, options: argparse.Namespace) -> int:
     """Print and write the report; returns the exit code."""
     from tritonstack.load.report import write_text
-    from tritonstack.load.saved_report import checked_report
+    from tritonstack.load.saved_report import SavedReport
     from tritonstack.load.table import render
     from tritonstack.terminal import print_json
 
@@ -92,7 +92,7 @@ def deliver(report: LoadReport, options: argparse.Namespace) -> int:
     else:
         print(render(report))
     # After printing, so that a full disk does not cost the result.
-    saved = checked_report("this run", body)
+    saved = SavedReport("this run", body)
     for name in FILES:
         path: Path | None = getattr(options, name)
         if path is not None:
@@ -144,7 +144,7 @@ def conditions(options: argparse.Namespace) -> tuple[tuple[Condition, ...], tupl
     return slo, gates
 
 
-def _baseline(options: argparse.Namespace, gates: tuple[Condition, ...]) -> SavedReport | None:
+def _baseline(options: argparse.Namespace) -> SavedReport | None:
     if options.baseline is None:
         return None
     from tritonstack.load.saved_report import read_report
@@ -156,11 +156,11 @@ def broken(report: LoadReport, gates: tuple[Condition, ...], baseline: SavedRepo
     """The gates that the report breaks, in words."""
     from tritonstack.load.compare import compare
     from tritonstack.load.gate import broken_gates
-    from tritonstack.load.saved_report import checked_report
+    from tritonstack.load.saved_report import SavedReport
 
     if not gates:
         return []
-    saved = checked_report("this run", report.to_json())
+    saved = SavedReport("this run", report.to_json())
     if baseline is None:
         return [str(gate) for gate in broken_gates(saved, gates)]
     return [str(gate) for gate in compare(baseline, saved, gates=gates).broken]

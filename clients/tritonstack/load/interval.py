@@ -103,8 +103,8 @@ def _bisect(low: int, high: int, holds: Any) -> int:
     return low
 
 
-def binomial_cdf(k: int, n: int, p: float) -> float:
-    """P(X <= k) for X of n trials with probability p."""
+def binomial_cdf(k: float, n: float, p: float) -> float:
+    """P(X <= k) for X of n trials with probability p, continued to broken numbers."""
     if k < 0:
         return 0.0
     if k >= n:
@@ -115,13 +115,9 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
 def share_interval(k: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Clopper and Pearson's interval for a share of which k of n were seen; n may be an effective, broken number."""
     tail = (1 - confidence) / 2
-    low = 0.0 if k <= 0 else _root(lambda p: 1 - _cdf(k - 1, n, p) - tail)
-    high = 1.0 if k >= n else _root(lambda p: tail - _cdf(k, n, p))
+    low = 0.0 if k <= 0 else _root(lambda p: 1 - binomial_cdf(k - 1, n, p) - tail)
+    high = 1.0 if k >= n else _root(lambda p: tail - binomial_cdf(k, n, p))
     return low, high
-
-
-def _cdf(k: float, n: float, p: float) -> float:
-    return 0.0 if k < 0 else 1.0 if k >= n else incomplete_beta(n - k, k + 1, 1 - p)
 
 
 def _root(rising: Any) -> float:

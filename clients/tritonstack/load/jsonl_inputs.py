@@ -25,7 +25,7 @@ from tritonstack.client.request import Parameter
 from tritonstack.errors import InputError, TensorError, TritonstackError
 from tritonstack.load.input_pool import Array, InputPool, RequestExtras, array_bytes, require_memory
 from tritonstack.tensor.conform import check_names, check_shape
-from tritonstack.tensor.datatype import datatype
+from tritonstack.tensor.datatype import datatype, float32_from_bfloat16_bits
 from tritonstack.tensor.tensor_spec import TensorSpec
 
 _KEYS = ("inputs", "id", "expected", "sequence", "parameters")
@@ -182,8 +182,6 @@ def _flatten(spec: TensorSpec, value: object, shape: Sequence[int], into: list[o
 
 def _raw(spec: TensorSpec, value: dict[str, Any]) -> Array:
     """Raw little-endian bytes as an array; BF16 widened to float32."""
-    from tritonstack.tensor.datatype import float32_from_bfloat16_bits
-
     data = _base64(spec, value)
     kind = datatype(spec.datatype)
     shape = value.get("shape")

@@ -21,6 +21,7 @@ import numpy as np
 from tritonstack.errors import UsageError
 from tritonstack.load.curve import CurvePoint, curve_point
 from tritonstack.load.interval import share_interval
+from tritonstack.load.measurement import lag_allowed_us
 from tritonstack.load.objective import Condition
 from tritonstack.load.saved_report import SavedLevel
 
@@ -294,7 +295,7 @@ def generator_limit(level: Mapping[str, Any], max_lag_s: float) -> str:
     lag, latency = level.get("lag"), level["latency"]
     if level.get("lost_workers"):
         return "a worker of the generator was lost"
-    if lag and lag["p99_us"] is not None and lag["p99_us"] > max(max_lag_s * 1e6, 0.1 * (latency["p99_us"] or 0.0)):
+    if lag and lag["p99_us"] is not None and lag["p99_us"] > lag_allowed_us(max_lag_s, latency["p99_us"]):
         return f"p99 of its own lag is {lag['p99_us'] / 1e3:.1f} ms"
     busy = [worker.get("loop_busy") or 0.0 for worker in level.get("workers") or ()]
     busy.append((level.get("generator") or {}).get("loop_busy") or 0.0)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from tritonstack.errors import TritonstackError
 from tritonstack.load.arrival import Arrival, OpenLoop
-from tritonstack.load.failure import classify as classify
 from tritonstack.load.fleet import Fleet, LevelRequest, LevelRun
 from tritonstack.load.interruption import Stopper
 from tritonstack.load.live import Observer

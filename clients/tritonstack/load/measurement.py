@@ -11,6 +11,18 @@ from tritonstack.load.loop_sender import LoopFigures
 from tritonstack.load.series import Second
 from tritonstack.load.tally import Tally
 
+BACKLOG_GRACE_S = 2.0
+"""How long requests that were due inside the window may still be sent after it, where the bound held them back."""
+COUNTED_ONE_BY_ONE = 200_000
+"""How many requests that are never sent are still counted exactly."""
+LAG_SHARE = 0.1
+"""A late generator is tolerated up to this share of the 99th percentile of the latency, which includes its lag."""
+
+
+def lag_allowed_us(max_lag_s: float, latency_p99_us: float | None) -> float:
+    """The largest 99th percentile of a generator's own lag with which its latencies are still the server's."""
+    return max(max_lag_s * 1e6, LAG_SHARE * (latency_p99_us or 0.0))
+
 
 @dataclass(frozen=True)
 class WorkerUse:

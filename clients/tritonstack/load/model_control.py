@@ -7,15 +7,13 @@ import http.client
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from tritonstack.client.endpoint import Endpoint
+from tritonstack.client.http_codec import path_segment
 from tritonstack.errors import InputError, ServerError, ServerUnavailable, SetupError
 
 LOAD_TIMEOUT_S = 300.0
 """Loading may build an engine."""
-_PATH_SAFE = "!$&'()*+,;=:@~"
-"""Triton does not decode percent signs in model names."""
 
 ModelConfig = dict[str, Any]
 
@@ -50,12 +48,12 @@ class _HttpControl:
         self._endpoint = endpoint
 
     def config(self, model: str) -> ModelConfig:
-        found: ModelConfig = json.loads(self._request("GET", f"/v2/models/{quote(model, safe=_PATH_SAFE)}/config"))
+        found: ModelConfig = json.loads(self._request("GET", f"/v2/models/{path_segment(model)}/config"))
         return found
 
     def load(self, model: str, config: Mapping[str, Any]) -> None:
         body = json.dumps({"parameters": {"config": json.dumps(config)}})
-        self._request("POST", f"/v2/repository/models/{quote(model, safe=_PATH_SAFE)}/load", body)
+        self._request("POST", f"/v2/repository/models/{path_segment(model)}/load", body)
 
     def _request(self, method: str, path: str, body: str | None = None) -> bytes:
         connection = http.client.HTTPConnection(self._endpoint.host, self._endpoint.port, timeout=LOAD_TIMEOUT_S)

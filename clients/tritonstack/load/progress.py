@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ class Progress:
         window_s = close_at_s - self.open_at_s
         kept = [whole[number] for number in sorted(whole) if number + 1 <= window_s + 1e-6]
         due = _due(schedule, seed, warmup_s, len(kept)) if schedule is not None else [second.sent for second in kept]
-        return tuple(_with_due(second, due[int(second.offset_s)]) for second in kept if second.offset_s < len(due))
+        return tuple(replace(second, due=due[int(second.offset_s)]) for second in kept if second.offset_s < len(due))
 
 
 def _second(number: int, found: _Bin) -> Second:
@@ -104,12 +105,6 @@ def _second(number: int, found: _Bin) -> Second:
 
 def _rank(ordered: NDArray[np.float32], percent: int) -> float | None:
     return float(ordered[-(-percent * len(ordered) // 100) - 1]) if len(ordered) else None
-
-
-def _with_due(second: Second, due: int) -> Second:
-    from dataclasses import replace
-
-    return replace(second, due=due)
 
 
 def _due(schedule: Schedule, seed: int, warmup_s: float, seconds: int) -> list[int]:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from tritonstack.client.request import (
     InferRequest,
     Parameter,
@@ -22,7 +24,9 @@ from tritonstack.client.request import (
 )
 from tritonstack.client.request_builder import InferOptions, Regions, build_request
 from tritonstack.errors import TensorError, UsageError
+from tritonstack.tensor.bytes_tensor import decode_bytes_tensor
 from tritonstack.tensor.conform import WireTensor
+from tritonstack.tensor.datatype import datatype
 from tritonstack.terminal import human_bytes
 
 if TYPE_CHECKING:
@@ -67,17 +71,12 @@ class RequestOptions:
 @dataclass(frozen=True)
 class EncodedRequest:
     """One request on the wire: `target` is a gRPC method or an HTTP path, `headers` are those of HTTP beyond the usual
-    ones. `input_shapes` are the shapes of the inputs by name, with the batch dimension."""
+    ones."""
 
     encoding: Encoding
     target: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
-    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-    @property
-    def byte_size(self) -> int:
-        return len(self.body)
 
 
 @dataclass(frozen=True)
@@ -111,21 +110,20 @@ def build(
 def encode(request: InferRequest, encoding: Encoding, *, prefix: str = "") -> EncodedRequest:
     """`request` as bytes; `prefix` is the path in front of ``/v2``. Raises TensorError above 2 GiB, before anything of
     that size is copied, and for what JSON cannot say."""
-    shapes = {tensor.name: tensor.shape for tensor in request.inputs}
     if encoding == "grpc":
         from tritonstack.client.grpc_codec import GrpcCodec
 
         call = GrpcCodec().infer(request)
-        return EncodedRequest("grpc", call.target, bytes(call.owned().body[0]), (), shapes)
+        return EncodedRequest("grpc", call.target, bytes(call.owned().body[0]))
     from tritonstack.client.http_codec import HttpCodec
 
     if encoding == "http":
         call = HttpCodec(prefix).infer(request).owned()
-        return EncodedRequest("http", call.target, bytes(call.body[0]), call.headers, shapes)
+        return EncodedRequest("http", call.target, bytes(call.body[0]), call.headers)
     target = HttpCodec(prefix).infer(replace(request, inputs=())).target
     body = _json_body(request)
     request.require_size([body], protocol="HTTP", most_bytes=MOST_BYTES)
-    return EncodedRequest("json", target, body, (("Content-Type", "application/json"),), shapes)
+    return EncodedRequest("json", target, body, (("Content-Type", "application/json"),))
 
 
 def in_shared_memory(
@@ -257,11 +255,6 @@ def _span(span: Span) -> dict[str, Any]:
 
 def _json_values(tensor: WireTensor) -> Sequence[Any]:
     """The elements in row-major order as JSON says them."""
-    import numpy as np
-
-    from tritonstack.tensor.bytes_tensor import decode_bytes_tensor
-    from tritonstack.tensor.datatype import datatype
-
     if len(tensor.data) > MOST_BYTES:
         raise TensorError(f"input {tensor.name!r} is too large for JSON", given=human_bytes(len(tensor.data)))
     if tensor.datatype == "BYTES":

@@ -207,13 +207,12 @@ def _mean(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class MetricsAddress:
-    """Where the page is. `derived`: nobody said so, it is where Triton puts it beside its other default ports."""
+    """Where the page is."""
 
     host: str
     port: int
     path: str
     secure: bool
-    derived: bool
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -225,7 +224,7 @@ def metrics_address(url: str | None, endpoint: Endpoint) -> MetricsAddress:
     and gRPC ports (8000, 8001, 8002). Raises UsageError for a bad `url`."""
     if url is None:
         offset = 2 if endpoint.protocol == "http" else 1
-        return MetricsAddress(endpoint.host, min(endpoint.port + offset, 65535), "/metrics", False, True)
+        return MetricsAddress(endpoint.host, min(endpoint.port + offset, 65535), "/metrics", False)
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
@@ -235,7 +234,7 @@ def metrics_address(url: str | None, endpoint: Endpoint) -> MetricsAddress:
         raise UsageError(f"argument --metrics-url: given {url!r}", expected="such as http://127.0.0.1:8002/metrics")
     secure = parts.scheme == "https"
     path = parts.path if parts.path not in ("", "/") else "/metrics"
-    return MetricsAddress(host, port or (443 if secure else 8002), path, secure, False)
+    return MetricsAddress(host, port or (443 if secure else 8002), path, secure)
 
 
 class MetricsPage:

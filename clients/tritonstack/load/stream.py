@@ -70,8 +70,8 @@ class StreamTally:
     fewest: int = 0
     most: int = 0
 
-    def add(self, answer: StreamAnswer, *, due_s: float | None = None) -> None:
-        """Count one answer. In an open loop the time to its first response runs from `due_s`, when it was scheduled."""
+    def add(self, answer: StreamAnswer) -> None:
+        """Count one answer."""
         count = len(answer.response_s)
         self.fewest = count if self.requests == 0 else min(self.fewest, count)
         self.most = max(self.most, count)
@@ -80,7 +80,7 @@ class StreamTally:
         before_s = math.nan
         for moment_s in answer.response_s:
             if math.isnan(before_s):
-                self.first.record_s(moment_s - (answer.sent_s if due_s is None else due_s))
+                self.first.record_s(moment_s - answer.sent_s)
             else:
                 self.between.record_s(moment_s - before_s)
             before_s = moment_s

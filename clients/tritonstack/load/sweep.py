@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tritonstack.errors import InputError, InternalError, ServerError, TritonstackError
@@ -82,7 +82,8 @@ def run_sweep(
     points: list[SweepPoint] = []
     skipped: list[Setting] = []
     notes: list[str] = []
-    with _restoring(control, model, touched=any(setting.server for setting in settings), tell=tell) as original:
+    touched = any(setting.server for setting in settings)
+    with _restoring(control, model, touched=touched, tell=tell) as original:
         loaded: tuple[tuple[str, int], ...] = ()
         refused = ""
         for index, setting in enumerate(settings):
@@ -94,16 +95,16 @@ def run_sweep(
                 notes.append(f"the budget of {budget_s:g} s was spent: {len(settings) - index} settings were not tried")
                 skipped = settings[index:]
                 break
-            if setting.server and (setting.server != loaded or index == 0):
+            if setting.server != loaded:
                 loaded = setting.server
                 refused = _load(control, model, original, setting)
-            if refused and setting.server:
+            if refused:
                 points.append(SweepPoint(setting, None, None, refused))
                 tell(f"{setting.label}: {refused}")
                 continue
             points.append(_measured(setting, measure))
             tell(_words(points[-1]))
-    return Sweep(_with_best(points), tuple(skipped), any(s.server for s in settings), tuple(notes))
+    return Sweep(_with_best(points), tuple(skipped), touched, tuple(notes))
 
 
 def _load(control: ModelControl, model: str, original: ModelConfig, setting: Setting) -> str:
@@ -144,9 +145,7 @@ def _with_best(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
         return (-found.throughput_per_s, found.p99_us or 0.0, *memory)
 
     best = {id(point) for point in pareto_set(sound, costs)}
-    return tuple(
-        SweepPoint(p.setting, p.point, p.gpu_memory_bytes, p.problem, id(p) in best) for p in points
-    )  # fmt: skip
+    return tuple(replace(point, best=id(point) in best) for point in points)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class Tally:
     """Counters of one run, or of one worker's share of it; changed in the loop's own thread only.
 
     `send`, `wait` and `receive` are the client's part of each measured answer: until the request was with the system,
-    from there to the first byte of the answer, from there to the last. The asyncio engine does not know them.
+    from there to the first byte of the answer, from there to the last. Requests added one by one do not tell them.
     """
 
     by_schedule: bool

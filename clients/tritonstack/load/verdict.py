@@ -6,14 +6,11 @@ import math
 from dataclasses import dataclass
 
 from tritonstack.load.arrival import OpenLoop
-from tritonstack.load.engine import BACKLOG_GRACE_S
-from tritonstack.load.measurement import Measurement
+from tritonstack.load.measurement import BACKLOG_GRACE_S, Measurement, lag_allowed_us
 from tritonstack.load.plan import LoadPlan
 from tritonstack.load.report import ServerBreakdown
 from tritonstack.terminal import human_seconds
 
-LAG_SHARE = 0.1
-"""A late generator is tolerated up to this share of the 99th percentile of the latency, which includes its lag."""
 BUSY_SHARE = 0.9
 """From this share of the window on, a worker's thread may be what limits the rate."""
 OVERLOAD_SHARE = 0.05
@@ -87,7 +84,7 @@ def _requests(count: int) -> str:
 def _late_generator(plan: LoadPlan, result: Measurement) -> list[str]:
     lag_us = result.tally.lag.percentile_us(99)
     latency_us = result.tally.latency.percentile_us(99)
-    if lag_us is None or lag_us <= max(plan.max_lag_s * 1e6, LAG_SHARE * (latency_us or 0.0)):
+    if lag_us is None or lag_us <= lag_allowed_us(plan.max_lag_s, latency_us):
         return []
     return [
         f"the generator could not keep up: p99 of its own lag is {human_seconds(lag_us / 1e6)} (allowed "

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tritonstack.load.engine import BACKLOG_GRACE_S, COUNTED_ONE_BY_ONE, collect_where_needed, no_collections
 from tritonstack.load.expected import AnswerCheck
 from tritonstack.load.failure import UNAVAILABLE
+from tritonstack.load.garbage import collect_where_needed, no_collections
+from tritonstack.load.measurement import BACKLOG_GRACE_S, COUNTED_ONE_BY_ONE
 from tritonstack.load.request_log import TICK_S, RequestLog, Slot, Tick
 from tritonstack.load.schedule import Dues, Schedule
 from tritonstack.load.tally import Tally

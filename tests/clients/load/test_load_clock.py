@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from tritonstack.load.clock import PreciseTimer
+from precise_timer import PreciseTimer
 
 
 def test_the_timer_never_returns_early_and_a_passed_moment_returns_at_once() -> None:

@@ -6,9 +6,9 @@ import asyncio
 import time
 
 import pytest
+from asyncio_engine import Engine, EngineResult, Failure, Send, Window
 
 from tritonstack.load.arrival import Arrival, ClosedLoop, OpenLoop
-from tritonstack.load.engine import Engine, EngineResult, Failure, Send, Window
 
 
 class Refused(Exception):
@@ -193,7 +193,7 @@ def test_waiting_for_a_place_is_no_lag_of_the_generator() -> None:
 
 
 def test_an_overloaded_open_loop_says_what_it_could_not_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tritonstack.load.engine.BACKLOG_GRACE_S", 0.2)
+    monkeypatch.setattr("asyncio_engine.BACKLOG_GRACE_S", 0.2)
     server = Server(0.1)
     result = run(server.send, OpenLoop(100, "constant"), duration_s=0.5, max_in_flight=2)
     tally = result.tally

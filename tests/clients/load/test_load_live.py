@@ -13,9 +13,9 @@ import termios
 from dataclasses import replace
 
 import pytest
+from asyncio_engine import Engine, Window
 
 from tritonstack.load.arrival import ClosedLoop, OpenLoop
-from tritonstack.load.engine import Engine, Window
 from tritonstack.load.live import Moment, Nothing, Watcher, describe, fitted
 from tritonstack.load.series import Totals, percentiles, second_of
 from tritonstack_deploy.embedded import EmbeddedServer

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asyncio_engine import Engine, EngineResult, Failure, Window
 from sequence_models import make_sequence_repository
 
 from tritonstack.client.call import Call, Reply
@@ -22,7 +23,6 @@ from tritonstack.client.model import ModelMetadata
 from tritonstack.errors import DeadlineExceeded, ServerError, ServerUnavailable, UsageError
 from tritonstack.load.arrival import Arrival, ClosedLoop, OpenLoop
 from tritonstack.load.cancellation import CancelledOnPurpose, CancelPlan
-from tritonstack.load.engine import Engine, EngineResult, Failure, Window
 from tritonstack.load.expected import AnswerCheck, expected_answer
 from tritonstack.load.input_pool import InputPool, RequestExtras
 from tritonstack.load.request_encoding import EncodedRequest, Encoding, RequestOptions, build, encode, in_sequence

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from asyncio_engine import Engine
 from load_models import make_repository
 
 from tritonstack import AsyncClient
@@ -28,7 +29,6 @@ from tritonstack.load import (
     run_load,
 )
 from tritonstack.load.arrival import Arrival
-from tritonstack.load.engine import Engine
 from tritonstack.load.inputs import find_images
 from tritonstack_deploy.embedded import EmbeddedServer
 

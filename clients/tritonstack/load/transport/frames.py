@@ -99,12 +99,12 @@ def read_number(payload: bytes, what: str) -> int:
     return int(value)
 
 
-def read_goaway(payload: bytes) -> tuple[int, int, str]:
-    """Last stream, error code and debug text of a GOAWAY. Raises BrokenConnection."""
+def read_goaway(payload: bytes) -> int:
+    """The last stream of a GOAWAY. Raises BrokenConnection."""
     if len(payload) < 8:
         raise BrokenConnection(f"a GOAWAY frame of {len(payload)} bytes")
-    last, code = struct.unpack_from(">II", payload)
-    return last & LAST_STREAM, code, payload[8:].decode("utf-8", "replace")
+    (last,) = _NUMBER.unpack_from(payload)
+    return int(last) & LAST_STREAM
 
 
 def without_padding(payload: bytes, flags: int, *, what: str) -> bytes:

@@ -143,11 +143,6 @@ class Connection:
         self._credit = 0
 
     @property
-    def usable(self) -> bool:
-        """Whether it takes calls."""
-        return not self.closing
-
-    @property
     def wants_write(self) -> bool:
         """Whether something waits until the socket takes more."""
         return bool(self._out) or not self.connected
@@ -525,7 +520,7 @@ class Connection:
 
     def _goaway(self, payload: bytes) -> None:
         """The server takes no more calls here; those that it has not begun go elsewhere."""
-        last, _, _ = h2.read_goaway(payload)
+        last = h2.read_goaway(payload)
         self.closing = True
         for stream in [stream for stream in self.streams if stream > last]:
             self.moved.append(self.streams.pop(stream))

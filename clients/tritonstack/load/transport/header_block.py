@@ -54,11 +54,10 @@ _STATUS_OF_HTTP = {
 @dataclass(frozen=True, slots=True)
 class AnswerHeaders:
     """What one block says: `failure` is the gRPC status that it already decides (None: none or OK) and its message;
-    `final` whether it holds a grpc-status; `compressed` the message encoding where there is one."""
+    `final` whether it holds a grpc-status."""
 
     failure: tuple[str, str] | None
     final: bool
-    compressed: str = ""
 
 
 def request_block(authority: str, target: str, timeout_s: float, headers: Iterable[tuple[str, str]] = ()) -> bytes:
@@ -144,16 +143,14 @@ class HeaderDecoder:
 def _read(fields: Mapping[bytes, bytes]) -> AnswerHeaders:
     http = _number(fields.get(b":status"))
     status = _number(fields.get(b"grpc-status"))
-    compressed = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
-    compressed = "" if compressed == "identity" else compressed
     if status is not None:
         if status == 0:
-            return AnswerHeaders(None, True, compressed)
+            return AnswerHeaders(None, True)
         message = unquote(fields.get(b"grpc-message", b"").decode("latin-1"))
-        return AnswerHeaders((_STATUS[status] if 0 < status < len(_STATUS) else "UNKNOWN", message), True, compressed)
+        return AnswerHeaders((_STATUS[status] if 0 < status < len(_STATUS) else "UNKNOWN", message), True)
     if http is not None and http != 200:
         return AnswerHeaders((_STATUS_OF_HTTP.get(http, "UNKNOWN"), f"HTTP status {http}"), False)
-    return AnswerHeaders(None, False, compressed)
+    return AnswerHeaders(None, False)
 
 
 def _number(value: bytes | None) -> int | None:

@@ -1,4 +1,7 @@
-"""The generator: drives one `send` coroutine in a closed or an open loop and counts what comes back.
+"""A generator in one event loop: drives one `send` coroutine in a closed or an open loop and counts what comes back.
+
+The load tester itself runs `WorkerLoop` in processes of their own; this one drives senders whose behaviour is known,
+and shows what is counted of them.
 
 It knows nothing of Triton: `send(index)` sends the index-th request of a prepared pool. One engine is one run in one
 event loop. At the end nothing is cut: sending stops and calls in flight are awaited, since clients that hang up with
@@ -8,30 +11,21 @@ calls in flight can crash the server (triton-inference-server/server#7368).
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from precise_timer import PreciseTimer
+
 from tritonstack.load.arrival import Arrival, ClosedLoop, OpenLoop
-from tritonstack.load.clock import PreciseTimer
 from tritonstack.load.failure import Failure as Failure
-from tritonstack.load.measurement import Measurement
+from tritonstack.load.garbage import collect_where_needed, no_collections
+from tritonstack.load.measurement import BACKLOG_GRACE_S, COUNTED_ONE_BY_ONE, Measurement
 from tritonstack.load.tally import Tally
 
 Send = Callable[[int], Awaitable[object]]
 Classify = Callable[[Exception], "Failure | None"]
-
-BACKLOG_GRACE_S = 2.0
-"""How long requests that were due inside the window may still be sent after it, where the bound held them back."""
-
-COUNTED_ONE_BY_ONE = 200_000
-"""How many requests that are never sent are still counted exactly."""
-
-GARBAGE_LIMIT = 200_000
-"""Container objects the garbage collector has not looked at yet, at which one collection is run after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,27 +275,3 @@ def _dues(arrival: OpenLoop, seed: int, pool_size: int) -> Iterator[tuple[float,
     """When each request is due, in seconds from the start, and which of the pool it is."""
     for dues in arrival.schedule.chunks(seed):
         yield from zip(dues.offset_s.tolist(), dues.entries(pool_size).tolist(), strict=True)
-
-
-def collect_where_needed() -> None:
-    """Collect garbage where it has piled up in spite of `no_collections`."""
-    if gc.get_count()[0] > GARBAGE_LIMIT:
-        gc.collect()
-
-
-@contextmanager
-def no_collections() -> Iterator[list[int]]:
-    """Keep the garbage collector from pausing the run; yields a list holding how often it ran all the same."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    before = sum(generation["collections"] for generation in gc.get_stats())
-    ran = [0]
-    try:
-        yield ran
-    finally:
-        ran[0] = sum(generation["collections"] for generation in gc.get_stats()) - before
-        if was_enabled:
-            gc.enable()
-        gc.unfreeze()
