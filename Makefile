@@ -18,12 +18,11 @@ setup: ## make .venv with everything pinned in constraints.txt
 	@.ci/setup.sh
 
 .PHONY: lint
-lint: setup ## ruff, mypy strict, import layers
+lint: setup verify-chart ## ruff, mypy strict, import layers, generated files of the chart
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports --no-cache > /dev/null || .venv/bin/lint-imports --no-cache
-	@$(PY) -m tritonstack_deploy.chart verify helm/tritonstack
 
 .PHONY: format
 format: setup ## rewrite the Python files in the project's style
@@ -43,11 +42,11 @@ chart-tools: ## helm, kubectl, promtool and the schemas that the chart is tested
 	@.ci/kubernetes_tools.sh
 
 .PHONY: generate-chart
-generate-chart: ## write what comes of the chart's values.yaml: schema, README, dashboards
+generate-chart: setup ## write what comes of the chart's values.yaml: schema, README, dashboards
 	@$(PY) -m tritonstack_deploy.chart generate helm/tritonstack
 
 .PHONY: verify-chart
-verify-chart: ## fail where one of these is not what values.yaml says
+verify-chart: setup ## fail where one of these is not what values.yaml says
 	@$(PY) -m tritonstack_deploy.chart verify helm/tritonstack
 
 .PHONY: wheel

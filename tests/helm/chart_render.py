@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -71,9 +72,25 @@ def render_text(
     return done.stdout
 
 
+def documents(text: str) -> list[Manifest]:
+    """The manifests in a text."""
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
 def render(values: Mapping[str, Any] | str | None = None, **options: Any) -> list[Manifest]:
     """The manifests as documents."""
-    return [document for document in yaml.safe_load_all(render_text(values, **options)) if document]
+    return documents(render_text(values, **options))
+
+
+def without_secret(text: str) -> str:
+    """Manifests without the secret that helm draws anew each time."""
+    return re.sub(r"^(  secret: ).*$", r"\1(generated)", text, flags=re.MULTILINE)
+
+
+def rule_groups(manifests: Sequence[Manifest]) -> list[dict[str, Any]]:
+    """The groups of rules."""
+    groups: list[dict[str, Any]] = only(manifests, "PrometheusRule")["spec"]["groups"]
+    return groups
 
 
 def refusal(values: Mapping[str, Any] | str, *, kubernetes: str = "1.36") -> str:

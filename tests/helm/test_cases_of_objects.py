@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 import pytest
-import yaml
 from chart_render import (
     CHART,
+    documents,
     flags_of,
     helm,
     kinds,
@@ -37,7 +37,7 @@ def test_numbers_stay_numbers() -> None:
     for version in (3, 4):
         text = render_text(values, version=version)
         assert not re.search(r"\d[eE]\+\d", text)
-        manifests = [document for document in yaml.safe_load_all(text) if document]
+        manifests = documents(text)
         server = server_of(manifests)
         flags = flags_of(server)
         assert flags["pinned-memory-pool-byte-size"] == "268435456"

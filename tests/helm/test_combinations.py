@@ -8,8 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from chart_render import CHART, CRDS, VERSIONS, Manifest, assert_valid, helm, render, render_text, tuned
+from chart_render import (
+    CHART,
+    CRDS,
+    VERSIONS,
+    Manifest,
+    assert_valid,
+    documents,
+    helm,
+    render,
+    render_text,
+    tuned,
+    without_secret,
+)
 
 CI = sorted((CHART / "ci").glob("*-values.yaml"))
 
@@ -48,11 +59,6 @@ COMBINATIONS = [
 ]
 
 
-def lowest(manifests_need: str) -> str:
-    """The lowest Kubernetes a combination is for."""
-    return "1.36" if "image" in manifests_need else "1.34" if "dra" in manifests_need else "1.33"
-
-
 def test_there_are_enough() -> None:
     assert len(COMBINATIONS) >= 60
 
@@ -61,7 +67,7 @@ def test_there_are_enough() -> None:
 def test_combination(combination: tuple[str, str, str]) -> None:
     repository, gpu, scaling = combination
     values = tuned({**REPOSITORIES[repository], **GPUS[gpu], **SCALING[scaling]})
-    least = lowest(f"{'image' if repository == 'image' else ''} {'dra' if gpu == 'dra' else ''}")
+    least = "1.36" if repository == "image" else "1.34" if gpu == "dra" else "1.33"
     # One of both helms each time, all versions of Kubernetes: what they say differs in `kubeVersion` alone.
     index = COMBINATIONS.index(combination)
     manifests = render(values, kubernetes=least, version=3 + index % 2)
@@ -77,15 +83,12 @@ def test_values_of_ci(path: Path) -> None:
     linted = helm("lint", "--strict", str(CHART), "--values", str(path), "--kube-version", least)
     assert linted.returncode == 0, linted.stdout + linted.stderr
     texts = {version: render_text(files=[path], kubernetes=least, version=version) for version in (3, 4)}
-    without_secret = {
-        version: re.sub(r"^  secret: .*$", "", text, flags=re.MULTILINE) for version, text in texts.items()
-    }
-    documents = {version: list(yaml.safe_load_all(text)) for version, text in without_secret.items()}
     by_name = {
-        version: {(d["kind"], d["metadata"]["name"]): d for d in found if d} for version, found in documents.items()
+        version: {(d["kind"], d["metadata"]["name"]): d for d in documents(without_secret(text))}
+        for version, text in texts.items()
     }
     assert by_name[3] == by_name[4]
-    manifests = [document for document in yaml.safe_load_all(texts[4]) if document]
+    manifests = documents(texts[4])
     for kubernetes in VERSIONS[VERSIONS.index(least) :]:
         assert_valid(manifests, kubernetes)
     careful(manifests)

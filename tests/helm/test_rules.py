@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from chart_render import only, render
+from chart_render import only, render, rule_groups
 
 UP = 'up{namespace="serving",job="vision",pod="%s"}'
 MODELS = {"models": [{"name": "m"}, {"name": "other"}]}
@@ -24,7 +24,15 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def rules(values: dict[str, Any]) -> dict[str, Any]:
-    return {"groups": only(render({"metrics": {"rules": "always"}, **values}), "PrometheusRule")["spec"]["groups"]}
+    return {"groups": rule_groups(render({"metrics": {"rules": "always"}, **values}))}
+
+
+def rules_without_annotations() -> dict[str, Any]:
+    document = rules(MODELS)
+    for group in document["groups"]:
+        for rule in group["rules"]:
+            rule.pop("annotations", None)
+    return document
 
 
 def queries(values: dict[str, Any]) -> dict[str, str]:
@@ -85,7 +93,6 @@ class Case:
     busy: float | None
     at: str = "10m"
     tolerance: float = 0.02
-    other: dict[str, float | None] = field(default_factory=dict)
 
 
 CASES = [
@@ -297,19 +304,13 @@ ALERTS = {
 
 @pytest.mark.parametrize("subject", ALERTS)
 def test_alerts(subject: str, tmp_path: Path) -> None:
-    document = rules(MODELS)
-    for group in document["groups"]:
-        for rule in group["rules"]:
-            rule.pop("annotations", None)
+    document = rules_without_annotations()
     tests = [alert_test(name, load, fires, at=at, **labels) for name, load, fires, at, labels in ALERTS[subject]]
     run_promtool(tmp_path, tests, document)
 
 
 def test_failures_are_alerted_and_cancelled_requests_are_not(tmp_path: Path) -> None:
-    document = rules(MODELS)
-    for group in document["groups"]:
-        for rule in group["rules"]:
-            rule.pop("annotations", None)
+    document = rules_without_annotations()
     base = [entry for entry in server(rate=10) if "OTHER" not in entry["series"]]
     failing = [*base, series("nv_inference_request_failure", "0+15x40", reason="BACKEND")]
     cancelled = [*base, series("nv_inference_request_failure", "0+15x40", reason="CANCELED")]

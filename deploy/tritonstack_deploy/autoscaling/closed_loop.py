@@ -18,7 +18,6 @@ class Moment:
     """One look of the autoscaler. `replicas` is what it asked for, `ready` how many pods served."""
 
     moment_s: float
-    values: tuple[float | None, ...]
     replicas: int
     ready: int
 
@@ -55,8 +54,9 @@ def run(
                 scraper.scrape(fleet)
             continue
         next_sync_s += SYNC_PERIOD_S
-        values = tuple(None if outage(moment_s) else signal(scraper, fleet) for signal in signals)
-        replicas = controller.sync(moment_s, values)
+        replicas = controller.sync(
+            moment_s, tuple(None if outage(moment_s) else signal(scraper, fleet) for signal in signals)
+        )
         fleet.scale(replicas)
-        moments.append(Moment(moment_s, values, replicas, len(fleet.ready)))
+        moments.append(Moment(moment_s, replicas, len(fleet.ready)))
     return moments

@@ -75,14 +75,12 @@ class Fleet:
         self._order = itertools.count()
         self._turn = 0
         self.pods = [self._pod(0.0) for _ in range(min(replicas, most))]
-        self._wanted = replicas
 
     def _pod(self, ready_at_s: float) -> Pod:
         return Pod(next(self._numbers), ready_at_s, self.instances)
 
     def scale(self, replicas: int) -> None:
         """Start or drain pods, the youngest first."""
-        self._wanted = replicas
         alive = [pod for pod in self.pods if not pod.draining]
         for _ in range(min(replicas, self.most) - len(alive)):
             self.pods.append(self._pod(self.now_s + self.cold_start_s))

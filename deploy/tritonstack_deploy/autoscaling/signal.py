@@ -38,7 +38,7 @@ class Scraper:
                 {pod.number: pod.pending for pod in there},
             )
         )
-        while self.scrapes and self.scrapes[0].moment_s < fleet.now_s - self.window_s:
+        while self.scrapes[0].moment_s < fleet.now_s - self.window_s:
             self.scrapes.popleft()
 
     def rate(self, field: Callable[[Counters], float]) -> float:

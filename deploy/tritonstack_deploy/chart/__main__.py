@@ -22,7 +22,7 @@ def generated_files(chart: Path) -> dict[Path, str]:
         text = (chart / "values.yaml").read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError("the chart's values.yaml cannot be read", given=str(error)) from error
-    _, entries = read_values(text)
+    entries = read_values(text)
     return {
         chart / "values.schema.json": schema_text(entries),
         chart / "README.md": readme_text(entries),

@@ -23,8 +23,8 @@ class Panel:
     stacked: bool = False
 
 
-def _rate(metric: str, extra: str = "") -> str:
-    return f"sum by (model) (rate({metric}{{{MODEL}{extra}}}[$__rate_interval]))"
+def _rate(metric: str) -> str:
+    return f"sum by (model) (rate({metric}{{{MODEL}}}[$__rate_interval]))"
 
 
 def _mean_us(metric: str) -> str:
@@ -207,9 +207,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
             "defaults": {
                 "unit": panel.unit,
                 "min": 0,
-                "custom": {"fillOpacity": 30 if panel.stacked else 0, "stacking": {"mode": "normal"}}
-                if panel.stacked
-                else {},
+                "custom": {"fillOpacity": 30, "stacking": {"mode": "normal"}} if panel.stacked else {},
             },
             "overrides": [],
         },

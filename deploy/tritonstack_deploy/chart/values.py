@@ -38,8 +38,8 @@ class Entry:
             yield from child.walk()
 
 
-def read_values(text: str) -> tuple[str, tuple[Entry, ...]]:
-    """Return the file's opening comment and its top-level entries.
+def read_values(text: str) -> tuple[Entry, ...]:
+    """Return the file's top-level entries.
 
     Raises UsageError where a line is no comment, key or item, or a key has no comment and is no map.
     """
@@ -47,9 +47,7 @@ def read_values(text: str) -> tuple[str, tuple[Entry, ...]]:
 
     defaults = yaml.safe_load(text)
     comments, order = _comments(text)
-    head = text.split("\n\n", 1)[0]
-    opening = " ".join(line.lstrip("# ") for line in head.splitlines())
-    return opening, _entries((), defaults, comments, order)
+    return _entries((), defaults, comments, order)
 
 
 def _comments(text: str) -> tuple[dict[tuple[str, ...], list[str]], list[tuple[str, ...]]]:

@@ -13,16 +13,16 @@
 
 {{- define "tritonstack.checkTimes" -}}
 {{- $drain := .Values.drain -}}
-{{- $pre := add ($drain.endpointPropagationSeconds | int) (ceil (mulf 1.1 ($drain.connectionAgeSeconds | int)) | int) -}}
-{{- if lt (include "tritonstack.preStop" . | int) ($pre | int) -}}
+{{- $pre := include "tritonstack.leastPreStop" . | int -}}
+{{- if lt (include "tritonstack.preStop" . | int) $pre -}}
 {{- fail (printf "drain.preStopSeconds is %s but clients hold connections for %d s after a pod begins to stop (endpointPropagationSeconds + 1.1 × connectionAgeSeconds): leave it null or give at least %d" (include "tritonstack.preStop" .) $pre $pre) -}}
 {{- end -}}
-{{- $exit := add (mul 2 ($drain.longestRequestSeconds | int)) ($drain.marginSeconds | int) -}}
-{{- if lt (include "tritonstack.exitTimeout" . | int) ($exit | int) -}}
+{{- $exit := include "tritonstack.leastExitTimeout" . | int -}}
+{{- if lt (include "tritonstack.exitTimeout" . | int) $exit -}}
 {{- fail (printf "drain.exitTimeoutSeconds is %s but Triton drains HTTP before gRPC on one countdown, which takes twice longestRequestSeconds and marginSeconds: leave it null or give at least %d" (include "tritonstack.exitTimeout" .) $exit) -}}
 {{- end -}}
-{{- $grace := add (include "tritonstack.preStop" . | int) (include "tritonstack.exitTimeout" . | int) ($drain.marginSeconds | int) -}}
-{{- if lt (include "tritonstack.grace" . | int) ($grace | int) -}}
+{{- $grace := include "tritonstack.leastGrace" . | int -}}
+{{- if lt (include "tritonstack.grace" . | int) $grace -}}
 {{- fail (printf "drain.terminationGracePeriodSeconds is %s but preStop (%s s), the exit timeout (%s s) and marginSeconds (%d s) need %d: leave it null or give at least that" (include "tritonstack.grace" .) (include "tritonstack.preStop" .) (include "tritonstack.exitTimeout" .) ($drain.marginSeconds | int) $grace) -}}
 {{- end -}}
 {{- end -}}
@@ -112,11 +112,12 @@
 {{- $names = append $names .name -}}
 {{- end -}}
 {{- $environment := keys $server.env -}}
+{{- $reserved := list "TRITONSTACK_CONTROL_SECRET" "HOME" "TRITONSTACK_CACHE" -}}
 {{- range $server.extraEnv -}}
-{{- if or (has .name $environment) (has .name (list "TRITONSTACK_CONTROL_SECRET" "HOME" "TRITONSTACK_CACHE")) -}}{{- fail (printf "server.extraEnv has %s, which is set already: names occur once" .name) -}}{{- end -}}
+{{- if or (has .name $environment) (has .name $reserved) -}}{{- fail (printf "server.extraEnv has %s, which is set already: names occur once" .name) -}}{{- end -}}
 {{- $environment = append $environment .name -}}
 {{- end -}}
-{{- range $name, $_ := $server.env -}}{{- if has $name (list "TRITONSTACK_CONTROL_SECRET" "HOME" "TRITONSTACK_CACHE") -}}{{- fail (printf "server.env has %s, which the chart sets" $name) -}}{{- end -}}{{- end -}}
+{{- range $name, $_ := $server.env -}}{{- if has $name $reserved -}}{{- fail (printf "server.env has %s, which the chart sets" $name) -}}{{- end -}}{{- end -}}
 {{- if and .Values.priorityClass.create (not .Values.priorityClass.name) -}}{{- fail "priorityClass.create needs priorityClass.name" -}}{{- end -}}
 {{- if and .Values.gateway.enabled (not .Values.gateway.parentRefs) -}}{{- fail "gateway.enabled needs gateway.parentRefs: the gateway that the routes belong to" -}}{{- end -}}
 {{- if .Values.multiNode.enabled -}}

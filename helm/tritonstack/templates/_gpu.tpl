@@ -12,6 +12,11 @@
 {{- if eq .Values.gpu.sharing "none" -}}0{{- else -}}{{ .Values.gpu.count | int }}{{- end -}}
 {{- end -}}
 
+{{/* GPUs that a pod counts for: at least 1. */}}
+{{- define "tritonstack.gpusCounted" -}}
+{{- max 1 (include "tritonstack.devices" . | int) -}}
+{{- end -}}
+
 {{/* Resources of a container that uses the GPU. */}}
 {{- define "tritonstack.gpuResources" -}}
 {{- $resources := deepCopy .Values.resources -}}
@@ -36,7 +41,7 @@
 {{- define "tritonstack.shmNeeded" -}}
 {{- $instances := 0 -}}
 {{- range .Values.models -}}{{- $instances = add $instances (.pythonInstances | default 0 | int) -}}{{- end -}}
-{{- mul 64 $instances (max 1 (include "tritonstack.devices" . | int)) -}}
+{{- mul 64 $instances (include "tritonstack.gpusCounted" . | int) -}}
 {{- end -}}
 {{- define "tritonstack.shm" -}}
 {{- .Values.shm.size | default (printf "%dMi" (add 64 (include "tritonstack.shmNeeded" . | int))) -}}

@@ -52,11 +52,23 @@ namespace="{{ .Release.Namespace }}",job="{{ .Release.Name }}"
 {{- $asleep := include "tritonstack.orAsleep" $root -}}
 {{- $triggers = append $triggers (dict "kind" "demand" "model" $model.name "query" (printf "%s%s" (include "tritonstack.demand" $scope) $asleep) "threshold" (include "tritonstack.text" ($target.concurrency | default 4))) -}}
 {{- if not $model.members -}}
-{{- $instances := mul ($model.instances | default 1 | int) (max 1 (include "tritonstack.devices" $root | int)) -}}
+{{- $instances := mul ($model.instances | default 1 | int) (include "tritonstack.gpusCounted" $root | int) -}}
 {{- $triggers = append $triggers (dict "kind" "busy" "model" $model.name "query" (printf "%s%s" (include "tritonstack.busy" $scope) $asleep) "threshold" (include "tritonstack.text" (mulf ($target.busy | default 0.7) $instances))) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $triggers -}}
+{{- end -}}
+
+{{/* What has the replicas. */}}
+{{- define "tritonstack.scaleTarget" -}}
+{{- if .Values.multiNode.enabled -}}
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+{{- else -}}
+apiVersion: apps/v1
+kind: Deployment
+{{- end }}
+name: {{ include "tritonstack.fullname" . }}
 {{- end -}}
 
 {{/* Behaviour of the autoscaler. */}}

@@ -1,21 +1,24 @@
 {{/* The arithmetic of start and stop. All in seconds. */}}
-{{- define "tritonstack.preStop" -}}
-{{- $drain := .Values.drain -}}
+{{- define "tritonstack.leastPreStop" -}}
 {{- /* gRPC jitters the age of connections by 10 %. */ -}}
-{{- $derived := add ($drain.endpointPropagationSeconds | int) (ceil (mulf 1.1 ($drain.connectionAgeSeconds | int)) | int) -}}
-{{- $drain.preStopSeconds | default $derived | int -}}
+{{- add (.Values.drain.endpointPropagationSeconds | int) (ceil (mulf 1.1 (.Values.drain.connectionAgeSeconds | int)) | int) -}}
+{{- end -}}
+{{- define "tritonstack.preStop" -}}
+{{- .Values.drain.preStopSeconds | default (include "tritonstack.leastPreStop" .) | int -}}
 {{- end -}}
 
+{{- define "tritonstack.leastExitTimeout" -}}
+{{- add (mul 2 (.Values.drain.longestRequestSeconds | int)) (.Values.drain.marginSeconds | int) -}}
+{{- end -}}
 {{- define "tritonstack.exitTimeout" -}}
-{{- $drain := .Values.drain -}}
-{{- $derived := add (mul 2 ($drain.longestRequestSeconds | int)) ($drain.marginSeconds | int) -}}
-{{- $drain.exitTimeoutSeconds | default $derived | int -}}
+{{- .Values.drain.exitTimeoutSeconds | default (include "tritonstack.leastExitTimeout" .) | int -}}
 {{- end -}}
 
+{{- define "tritonstack.leastGrace" -}}
+{{- add (include "tritonstack.preStop" . | int) (include "tritonstack.exitTimeout" . | int) (.Values.drain.marginSeconds | int) -}}
+{{- end -}}
 {{- define "tritonstack.grace" -}}
-{{- $drain := .Values.drain -}}
-{{- $derived := add (include "tritonstack.preStop" . | int) (include "tritonstack.exitTimeout" . | int) ($drain.marginSeconds | int) -}}
-{{- $drain.terminationGracePeriodSeconds | default $derived | int -}}
+{{- .Values.drain.terminationGracePeriodSeconds | default (include "tritonstack.leastGrace" .) | int -}}
 {{- end -}}
 
 {{/* How long loading all models takes, as measured. */}}
