@@ -10,10 +10,8 @@ from the moment a request was due, and tells the time from the send (service) be
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Any
 
 from load_rate import Cell, PerfAnalyzer
 from load_rate import ours as closed
-from measurement import COMMAND, ROOT, save
+from measurement import ROOT, measured_level, save
 
 sys.path.insert(0, str(ROOT / "tests" / "support" / "null_backend"))
 from null_backend import build, write_models
@@ -29,14 +27,8 @@ from null_backend import build, write_models
 
 def ours(url: str, rate: float, seconds: float) -> dict[str, float]:
     """Service and due latencies of one run, in µs."""
-    line = [
-        str(COMMAND), "load", "nullsmall", "--url", url, "--rate", f"{rate:g}", "--arrival", "constant", "--duration",
-        f"{seconds:g}", "--warmup", "1", "--json", "--quiet", "--metrics-url", "none",
-    ]  # fmt: skip
-    done = subprocess.run(line, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(line)} failed: {done.stderr[-800:]}")
-    level = json.loads(done.stdout)["levels"][0]
+    line = ["nullsmall", "--url", url, "--rate", f"{rate:g}", "--arrival", "constant", "--duration", f"{seconds:g}"]
+    level = measured_level([*line, "--warmup", "1"])
     return {
         "p50_us": level["service"]["p50_us"],
         "p99_us": level["service"]["p99_us"],

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measurement import COMMAND, ROOT, median_ratio, save
+from measurement import ROOT, measured_level, median_ratio, save
 
 sys.path.insert(0, str(ROOT / "tests" / "support" / "null_backend"))
 from null_backend import build, write_models
@@ -59,16 +59,12 @@ class Rate:
 def ours(url: str, cell: Cell, transport: str, seconds: float) -> Rate:
     """One run of `tritonstack load`; answers are compared, any error is a failure."""
     line = [
-        str(COMMAND), "load", cell.model, "--url", url, "--concurrency", str(cell.concurrency), "--duration",
-        str(seconds), "--warmup", "0.5", "--transport", transport, "--validate", "recorded", "--json", "--quiet",
-        "--metrics-url", "none",
+        cell.model, "--url", url, "--concurrency", str(cell.concurrency), "--duration", str(seconds), "--warmup", "0.5",
+        "--transport", transport, "--validate", "recorded",
     ]  # fmt: skip
     if cell.shared_memory:
         line += ["--shared-memory", "system"]
-    done = subprocess.run(line, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(line)} failed: {done.stderr[-800:]}")
-    level = json.loads(done.stdout)["levels"][0]
+    level = measured_level(line)
     latency = level["latency"]
     cost = level["generator"]["cpu_us_per_request"]
     return Rate(level["requests_per_s"], cost, latency["p50_us"], latency["p99_us"])

@@ -8,7 +8,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -61,6 +61,16 @@ def installed(package: str) -> str | None:
         for found in distributions(name=package, **places):
             return found.version
     return None
+
+
+def measured_level(arguments: Sequence[str]) -> dict[str, Any]:
+    """The one level of a `tritonstack load` with these arguments, as in its report; ends the program where it fails."""
+    line = [str(COMMAND), "load", *arguments, "--json", "--quiet", "--metrics-url", "none"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(line)} failed: {done.stderr[-800:]}")
+    level: dict[str, Any] = json.loads(done.stdout)["levels"][0]
+    return level
 
 
 def save(name: str, result: dict[str, Any]) -> None:

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 from measurement import save
 from PIL import Image
-from preprocess_cpu import OURS, photo
+from preprocess_cpu import photo
+from preprocess_served import image_backend, write_model
 
 from tritonstack import Client, ServerError
-from tritonstack_deploy.embedded import EmbeddedServer, built_backends
+from tritonstack_deploy.embedded import EmbeddedServer
 
 SAMPLES = 200
 SENDERS = 4
-BATCHED = "instance_group { count: 2 kind: KIND_%s }"
 
 
 def pictures() -> list[tuple[int, bytes, bool]]:
@@ -66,18 +66,19 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--kind", choices=("cpu", "gpu"), default="cpu")
     options = parser.parse_args()
-    order = [index for index, (share, _, _) in enumerate(pictures()) for _ in range(share)]
+    files = pictures()
+    order = [index for index, (share, _, _) in enumerate(files) for _ in range(share)]
     order = np.random.default_rng(0).permutation(order).tolist()
-    named = os.environ.get("TRITONSTACK_IMAGE_BACKEND")
-    backends = built_backends.built_backends({"image_preprocess": Path(named)} if named else None)
+    backends, arguments = image_backend()
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "ours" / "1").mkdir(parents=True)
-        config = OURS.replace(BATCHED.replace("2", "1") % "CPU", BATCHED % options.kind.upper())
-        (Path(folder) / "ours" / "config.pbtxt").write_text(f'name: "ours"\n{config}')
-        with EmbeddedServer(Path(folder), backends=backends) as server, Client(server.grpc_url) as client:
+        write_model(Path(folder), "ours", options.kind, instances=2, largest=8)
+        with (
+            EmbeddedServer(Path(folder), backends=backends, extra_arguments=arguments) as server,
+            Client(server.grpc_url) as client,
+        ):
             assert server.pid
             prepared = []
-            for _, data, readable in pictures():
+            for _, data, readable in files:
                 batch = np.empty((1, 1), dtype=object)
                 batch[0, 0] = data
                 prepared.append((client.prepare("ours", {"image_bytes": batch}), readable))
@@ -109,7 +110,7 @@ def main() -> int:
         {
             "requests": options.requests,
             "requests_per_s": options.requests / took_s,
-            "bad_fraction": sum(share for share, _, readable in pictures() if not readable) / len(order),
+            "bad_fraction": sum(share for share, _, readable in files if not readable) / len(order),
             "resident_mb": {"second_tenth": early / 1e6, "last_tenth": late / 1e6, "largest": max(sizes) / 1e6},
             "growth_mb": (late - early) / 1e6,
         },

@@ -44,6 +44,17 @@ def write_model(repository: Path, name: str, kind: str, instances: int, largest:
         (repository / name / "1" / "model.py").write_text(MODEL)
 
 
+def image_backend() -> tuple[dict[str, Path], list[str]]:
+    """The backends to serve with and the server's flags for them. On a machine that has not built them,
+    TRITONSTACK_IMAGE_BACKEND names the library and TRITONSTACK_NVJPEG libnvjpeg."""
+    from tritonstack_deploy.embedded import built_backends
+
+    named, nvjpeg = os.environ.get("TRITONSTACK_IMAGE_BACKEND"), os.environ.get("TRITONSTACK_NVJPEG")
+    backends = built_backends.built_backends({"image_preprocess": Path(named)} if named else None)
+    found_by_itself = not nvjpeg or built_backends.backend_arguments(["image_preprocess"])
+    return backends, [] if found_by_itself else [f"--backend-config=image_preprocess,nvjpeg_path={nvjpeg}"]
+
+
 # --- one client process ------------------------------------------------------------------------------------------
 
 
@@ -196,14 +207,11 @@ class Clients:
 
 def measure(name: str, instances: int, files: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """One server with one model; the median round."""
-    from tritonstack_deploy.embedded import EmbeddedServer, built_backends
+    from tritonstack_deploy.embedded import EmbeddedServer
 
-    named = os.environ.get("TRITONSTACK_IMAGE_BACKEND")
-    backends = built_backends.built_backends({"image_preprocess": Path(named)} if named else None)
-    arguments = ["--cuda-memory-pool-byte-size=0:1073741824"] if options.kind == "gpu" else []
-    nvjpeg = os.environ.get("TRITONSTACK_NVJPEG")
-    if nvjpeg and not built_backends.backend_arguments(["image_preprocess"]):
-        arguments.append(f"--backend-config=image_preprocess,nvjpeg_path={nvjpeg}")
+    backends, arguments = image_backend()
+    if options.kind == "gpu":
+        arguments.append("--cuda-memory-pool-byte-size=0:1073741824")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         write_model(Path(folder), name, options.kind, instances, max(64, options.pictures))
         server = stack.enter_context(

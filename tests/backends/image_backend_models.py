@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from tritonstack.image import ImagePreprocessing
+from tritonstack_deploy.embedded.built_backends import built_backends
 
 LIBRARY = (
     Path(__file__).parent.parent.parent / "build" / "backends" / "image_preprocess" / "libtriton_image_preprocess.so"
@@ -23,6 +24,11 @@ needs_library = pytest.mark.skipif(
     not LIBRARY.is_file() and os.environ.get(SWITCH) != "1",
     reason=f"needs `make backend`; {SWITCH}=1 turns this skip into a failure",
 )
+needs_backend = pytest.mark.skipif(
+    "image_preprocess" not in built_backends() and os.environ.get(SWITCH) != "1",
+    reason=f"the backend image_preprocess is not built (make backend); {SWITCH}=1 turns this skip into a failure",
+)
+"""For tests of what finds the backend by itself, wherever it was built or installed."""
 
 INPUT = "image_bytes"
 OUTPUT = "preprocessed"

@@ -32,6 +32,11 @@ def library() -> Path:
     return Path(os.environ.get("TRITONSTACK_IMAGE_BACKEND") or LIBRARY)
 
 
+def direct_library() -> Path:
+    """With the C entry; CMake builds it where there is an nvcc, TRITONSTACK_IMAGE_LIBRARY names another."""
+    return Path(os.environ.get("TRITONSTACK_IMAGE_LIBRARY") or LIBRARY.parent / "tests" / "libtritonstack_image.so")
+
+
 def load_module(path: Path, name: str) -> ModuleType:
     """A file of backends/image_preprocess/tests/gpu, which is no package and not on the path."""
     if str(path.parent) not in sys.path:

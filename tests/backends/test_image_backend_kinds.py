@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 from image_backend_models import GEOMETRY, INPUT, OUTPUT, ImageModel, as_batch, encoded, model_of, oriented, pixels
 from image_kinds import GPU_TESTS, KINDS, Kind, Servers, counter, load_module
+from image_serving_checks import SMALL, check_eight_ragged_frames, check_shared_memory, write_two_steps
 from odd_pictures import BAD, GOOD
 from PIL import Image
 
-from tritonstack import Client, ServerError, SharedMemoryRegion
+from tritonstack import Client, ServerError
 from tritonstack.image import ImagePreprocessing, Resize
 
 photos = load_module(GPU_TESTS / "photos.py", "photos")
@@ -37,19 +38,6 @@ STEP = 1 / 255 / 0.224
 """The largest value that one level of a pixel makes with IMAGENET."""
 SIZES = [(375, 500), (150, 120), (333, 1022), (160, 161), (225, 223), (600, 700), (110, 700), (480, 641)]
 """All of them shrink: the bound on what a GPU decodes is one behind a resize."""
-
-ENSEMBLE = f"""name: "two_steps"
-platform: "ensemble"
-max_batch_size: 8
-input {{ name: "{INPUT}" data_type: TYPE_STRING dims: [ 1 ] }}
-output {{ name: "{OUTPUT}" data_type: TYPE_FP32 dims: [ 3, 16, 16 ] }}
-ensemble_scheduling {{
-  step {{ model_name: "decoder" model_version: -1
-    input_map {{ key: "{INPUT}" value: "{INPUT}" }} output_map {{ key: "{OUTPUT}" value: "frames" }} }}
-  step {{ model_name: "shrinker" model_version: -1
-    input_map {{ key: "{INPUT}" value: "frames" }} output_map {{ key: "{OUTPUT}" value: "{OUTPUT}" }} }}
-}}
-"""
 
 
 def models(kind: Kind) -> list[ImageModel]:
@@ -81,8 +69,7 @@ def server(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
     repository = tmp_path_factory.mktemp(f"kind_{kind.name}")
     for model in models(kind):
         model.write(repository)
-    (repository / "two_steps" / "1").mkdir(parents=True)
-    (repository / "two_steps" / "config.pbtxt").write_text(ENSEMBLE)
+    write_two_steps(repository, decoder="decoder", shrinker="shrinker")
     with ExitStack() as stack:
         yield Servers(stack).start(repository, allow=("shared-memory",))
 
@@ -165,14 +152,7 @@ def test_raw_frames_are_exact_on_every_kind(client: Client) -> None:
 
 def test_ragged_frames_share_a_batch(client: Client) -> None:
     frames = [pixels(20 + 13 * i, 160 - 17 * i, i) for i in range(8)]
-    before = client.statistics("ragged")[0]
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda frame: client.infer("ragged", {INPUT: frame[None]})[OUTPUT][0], frames))
-    for frame, answer in zip(frames, answers, strict=True):
-        np.testing.assert_array_equal(answer, EXACT.preprocess(Image.fromarray(frame)))
-    after = client.statistics("ragged")[0]
-    assert after.inference_count - before.inference_count == 8
-    assert after.execution_count - before.execution_count <= 3
+    check_eight_ragged_frames(client, "ragged", EXACT, frames)
 
 
 def test_counts_of_a_batch(client: Client) -> None:
@@ -228,10 +208,9 @@ def test_instances_answer_alike(kind: Kind, client: Client) -> None:
 
 
 def test_steps_of_an_ensemble(kind: Kind, client: Client) -> None:
-    small = ImagePreprocessing(resize=Resize("exact", 16, 16))
     for data in photographs():
         found = client.infer("two_steps", {INPUT: as_batch(data)})[OUTPUT][0]
-        kind.require_near(found, small.preprocess(data), levels=4)
+        kind.require_near(found, SMALL.preprocess(data), levels=4)
     with pytest.raises(ServerError, match="cut off") as caught:
         client.infer("two_steps", {INPUT: as_batch(BAD["truncated"][0])})
     assert caught.value.code == "INVALID_ARGUMENT"
@@ -250,18 +229,7 @@ def test_geometry_beside_the_sample(kind: Kind, client: Client) -> None:
 @pytest.mark.parametrize("shift", [0, 1, 3])
 def test_system_shared_memory(client: Client, shift: int) -> None:
     """Frames and samples; with a shift no value of the sample is aligned."""
-    frames = np.stack([pixels(33, 47, seed) for seed in range(4)])
-    small = ImagePreprocessing(resize=Resize("exact", 16, 16))
-    expected = np.stack([small.preprocess(Image.fromarray(frame)) for frame in frames])
-    room = -(-frames.nbytes // 8) * 8
-    with SharedMemoryRegion(room + expected.nbytes + 8) as region:
-        client.register(region)
-        source = region.slot(frames.shape, "UINT8")
-        source.write(frames)
-        target = region.slot(expected.shape, "FP32", offset=room + shift)
-        result = client.infer("shrinker", {INPUT: source}, outputs={OUTPUT: target})
-        np.testing.assert_array_equal(result[OUTPUT], expected)
-        client.unregister(region)
+    check_shared_memory(client, "shrinker", [shift])
 
 
 def test_cancelled_requests_leave_the_others_alone(kind: Kind, client: Client, server: Any) -> None:

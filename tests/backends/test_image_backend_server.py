@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,10 +29,12 @@ from image_backend_models import (
     oriented,
     pixels,
 )
+from image_kinds import counter
+from image_serving_checks import SMALL, check_eight_ragged_frames, check_shared_memory, write_two_steps
 from odd_pictures import BAD, GOOD, PNG, jpeg
 from PIL import Image
 
-from tritonstack import Client, ServerError, SharedMemoryRegion
+from tritonstack import Client, ServerError
 from tritonstack.image import ImagePreprocessing, Resize
 from tritonstack_deploy.embedded.installation import find_installation
 from tritonstack_deploy.embedded.staging import stage_backends
@@ -54,18 +55,6 @@ GATHERING = (
     "instance_group { count: 1 kind: KIND_CPU }"
 )
 BOTH = "instance_group { count: 2 kind: KIND_CPU }"
-TWO_STEPS = f"""name: "two_steps"
-platform: "ensemble"
-max_batch_size: 8
-input {{ name: "{INPUT}" data_type: TYPE_STRING dims: [ 1 ] }}
-output {{ name: "{OUTPUT}" data_type: TYPE_FP32 dims: [ 3, 16, 16 ] }}
-ensemble_scheduling {{
-  step {{ model_name: "frames_of" model_version: -1
-    input_map {{ key: "{INPUT}" value: "{INPUT}" }} output_map {{ key: "{OUTPUT}" value: "frames" }} }}
-  step {{ model_name: "frames_small" model_version: -1
-    input_map {{ key: "{INPUT}" value: "frames" }} output_map {{ key: "{OUTPUT}" value: "{OUTPUT}" }} }}
-}}
-"""
 
 MODELS: Sequence[ImageModel] = (
     model_of("exact", EXACT),
@@ -93,8 +82,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, start_server: Callable[...,
     repository = tmp_path_factory.mktemp("robust")
     for model in MODELS:
         model.write(repository)
-    (repository / "two_steps" / "1").mkdir(parents=True)
-    (repository / "two_steps" / "config.pbtxt").write_text(TWO_STEPS)
+    write_two_steps(repository, decoder="frames_of", shrinker="frames_small")
     return start_server(repository, allow=("shared-memory",))
 
 
@@ -182,14 +170,7 @@ def test_limits_and_policies(client: Client) -> None:
 
 def test_ragged_frames_share_a_batch(client: Client) -> None:
     frames = [pixels(20 + i, 60 - 3 * i, i) for i in range(8)]
-    before = client.statistics("ragged")[0]
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda frame: client.infer("ragged", {INPUT: frame[None]})[OUTPUT][0], frames))
-    for frame, answer in zip(frames, answers, strict=True):
-        np.testing.assert_array_equal(answer, EXACT.preprocess(Image.fromarray(frame)))
-    after = client.statistics("ragged")[0]
-    assert after.inference_count - before.inference_count == 8
-    assert after.execution_count - before.execution_count <= 3
+    check_eight_ragged_frames(client, "ragged", EXACT, frames)
     several = np.stack([pixels(17, 23, seed) for seed in range(5)])
     answer = client.infer("ragged", {INPUT: several})[OUTPUT]
     np.testing.assert_array_equal(answer, np.stack([EXACT.preprocess(Image.fromarray(f)) for f in several]))
@@ -250,9 +231,8 @@ def test_instances_and_threads_answer_alike(client: Client, model: str) -> None:
 
 def test_two_steps_of_an_ensemble(client: Client) -> None:
     data = jpeg(colour(50, 70))
-    small = ImagePreprocessing(resize=Resize("exact", 16, 16))
     answer = client.infer("two_steps", {INPUT: as_batch(data)})[OUTPUT]
-    np.testing.assert_array_equal(answer[0], small.preprocess(data))
+    np.testing.assert_array_equal(answer[0], SMALL.preprocess(data))
     with pytest.raises(ServerError, match="cut off") as caught:
         client.infer("two_steps", {INPUT: as_batch(BAD["truncated"][0])})
     assert caught.value.code == "INVALID_ARGUMENT"
@@ -293,35 +273,22 @@ def test_config_with_nothing_but_the_backend(tmp_path: Path) -> None:
 
 def test_frames_and_samples_in_shared_memory(client: Client) -> None:
     """Also where the output starts at an odd byte, so that no value of it is aligned."""
-    frames = np.stack([pixels(33, 47, seed) for seed in range(4)])
-    small = ImagePreprocessing(resize=Resize("exact", 16, 16))
-    expected = np.stack([small.preprocess(Image.fromarray(frame)) for frame in frames])
-    room = -(-frames.nbytes // 8) * 8
-    with SharedMemoryRegion(room + expected.nbytes + 8) as region:
-        client.register(region)
-        source = region.slot(frames.shape, "UINT8")
-        source.write(frames)
-        for offset in (room, room + 1, room + 3):
-            target = region.slot(expected.shape, "FP32", offset=offset)
-            result = client.infer("frames_small", {INPUT: source}, outputs={OUTPUT: target})
-            np.testing.assert_array_equal(result[OUTPUT], expected)
-        client.unregister(region)
+    check_shared_memory(client, "frames_small", [0, 1, 3])
 
 
 def test_counters_on_the_metrics_endpoint(client: Client, server: Any) -> None:
-    def counter(name: str, label: str) -> float:
-        with urllib.request.urlopen(server.metrics_url) as reply:  # noqa: S310 - our own server
-            text = reply.read().decode()
-        found = re.search(rf'^{name}{{[^}}]*model="exact"[^}}]*{label}[^}}]*}} (\S+)', text, re.MULTILINE)
-        return float(found[1]) if found else 0.0
+    def counts() -> list[float]:
+        return [
+            counter(server, "image_preprocess_pictures_total", model="exact", path="cpu_jpeg"),
+            counter(server, "image_preprocess_pictures_total", model="exact", path="cpu_png"),
+            counter(server, "image_preprocess_failures_total", model="exact", reason="damaged"),
+        ]
 
-    decoded, damaged = "image_preprocess_pictures_total", "image_preprocess_failures_total"
-    before = counter(decoded, 'path="cpu_jpeg"'), counter(decoded, 'path="cpu_png"'), counter(damaged, '"damaged"')
+    before = counts()
     client.infer("exact", {INPUT: as_batch(jpeg(), jpeg(), PNG)})
     with pytest.raises(ServerError):
         client.infer("exact", {INPUT: as_batch(BAD["truncated"][0])})
-    after = counter(decoded, 'path="cpu_jpeg"'), counter(decoded, 'path="cpu_png"'), counter(damaged, '"damaged"')
-    assert np.subtract(after, before).tolist() == [2, 1, 1]
+    assert np.subtract(counts(), before).tolist() == [2, 1, 1]
 
 
 def test_cancelled_requests_leave_the_others_alone(client: Client, server: Any) -> None:

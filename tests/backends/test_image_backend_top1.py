@@ -6,22 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
-from image_backend_models import LIBRARY
-from image_kinds import GPU_TESTS, load_module
+from image_kinds import GPU_TESTS, direct_library, load_module
 
 ROOT = Path(__file__).resolve().parents[2]
 PHOTOS = ROOT / ".cache" / "photos"
-LIBRARY_SWITCH = "TRITONSTACK_IMAGE_LIBRARY"
 MODEL_SWITCH = "TRITONSTACK_CLASSIFIER"
 # Of the 244 pictures one or two lie so near an edge between classes that a level of one pixel decides.
 ON_THE_EDGE = 1
 
 pytestmark = [pytest.mark.photos, pytest.mark.slow]
-
-
-def direct_library() -> Path:
-    """With the C entry; CMake builds it where there is an nvcc."""
-    return Path(os.environ.get(LIBRARY_SWITCH) or LIBRARY.parent / "tests" / "libtritonstack_image.so")
 
 
 @pytest.fixture(scope="module")

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from image_backend_models import needs_backend
 
 from tritonstack.errors import RepositoryError
-from tritonstack_deploy.embedded.built_backends import built_backends
 from tritonstack_export.check import CheckReport, check_repository
-
-SWITCH = "TRITONSTACK_REQUIRE_BACKEND"
-needs_backend = pytest.mark.skipif(
-    "image_preprocess" not in built_backends() and os.environ.get(SWITCH) != "1",
-    reason=f"the backend image_preprocess is not built (make backend); {SWITCH}=1 turns this skip into a failure",
-)
 
 SOUND = {"resize": "exact", "height": "16", "width": "24"}
 STRING = ("TYPE_STRING", [1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import struct
 import subprocess
 import sys
@@ -15,20 +14,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from image_backend_models import needs_backend
 from image_kinds import counter
 from PIL import Image
 
 from tritonstack import Client
 from tritonstack.errors import InputError, ServerError
 from tritonstack.image import ImagePreprocessing
-from tritonstack_deploy.embedded.built_backends import built_backends
 
 MODELS = Path(__file__).with_name("image_models.py")
-SWITCH = "TRITONSTACK_REQUIRE_BACKEND"
-pytestmark = pytest.mark.skipif(
-    "image_preprocess" not in built_backends() and os.environ.get(SWITCH) != "1",
-    reason=f"the backend image_preprocess is not built (make backend); {SWITCH}=1 turns this skip into a failure",
-)
+pytestmark = needs_backend
 
 # Model -> its preprocessing. All end at 16 × 16, which is what the model takes.
 PREPROCESSINGS: dict[str, dict[str, Any]] = {

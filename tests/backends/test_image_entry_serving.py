@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from image_backend_models import needs_backend
 from serve_process import Serve
 
 from tritonstack.command import main
@@ -16,11 +16,6 @@ from tritonstack.errors import UsageError
 from tritonstack_deploy.embedded import EmbeddedServer, built_backends
 from tritonstack_deploy.embedded.built_backends import backend_arguments, missing_backends
 
-SWITCH = "TRITONSTACK_REQUIRE_BACKEND"
-needs_backend = pytest.mark.skipif(
-    "image_preprocess" not in built_backends.built_backends() and os.environ.get(SWITCH) != "1",
-    reason=f"the backend image_preprocess is not built (make backend); {SWITCH}=1 turns this skip into a failure",
-)
 PREPROCESS = """\
 backend: "image_preprocess"
 max_batch_size: 4

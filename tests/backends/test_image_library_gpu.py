@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 
-from image_backend_models import LIBRARY
-from image_kinds import GPU_TESTS, load_module
+from image_kinds import GPU_TESTS, direct_library, load_module
 
-os.environ.setdefault("TRITONSTACK_IMAGE_LIBRARY", str(LIBRARY.parent / "tests" / "libtritonstack_image.so"))
+os.environ["TRITONSTACK_IMAGE_LIBRARY"] = str(direct_library())
 _direct = load_module(GPU_TESTS / "test_gpu.py", "image_library_tests")
 pytestmark = _direct.pytestmark
 globals().update(
